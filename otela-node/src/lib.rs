@@ -1,0 +1,4 @@
+//! How an otela peer lives, and the provider's agent.
+
+pub mod tasks;
+pub mod telemetry;

@@ -1,0 +1,2 @@
+//! Head.
+fn main() {}
