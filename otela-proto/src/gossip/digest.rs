@@ -1,0 +1,95 @@
+//! Digests: what two replicas need to tell each other to find where they differ.
+
+use crate::{
+    entry::{Entry, EntryHash, Rank},
+    id::{Epoch, Place},
+    lifecycle::Lifecycle,
+    registry::{BUCKETS, Registry, bucket_of},
+    wire::{Buckets, Digest, Say},
+};
+use std::collections::BTreeMap;
+
+/// Lifecycles fit into two bits below the version.
+const LIFECYCLE_BITS: u32 = 2;
+
+/// Where two replicas differ, by owners' places.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Ours is newer, or theirs is missing.
+    pub(super) theirs_to_learn: Vec<Place>,
+    /// Theirs is newer, or ours is missing.
+    pub(super) ours_to_learn: Vec<Place>,
+}
+
+/// An entry's place in the order, as far as a digest tells it.
+type Position = (Rank, u32);
+
+pub(super) fn buckets(registry: &Registry) -> Say {
+    Say::Buckets(Buckets { hashes: registry.bucket_roots().iter().map(|root| root.to_vec()).collect() })
+}
+
+/// The mask of buckets whose roots differ; `None` if the message is malformed.
+pub(super) fn unlike_buckets(registry: &Registry, theirs: &Buckets) -> Option<u32> {
+    if theirs.hashes.len() != BUCKETS || theirs.hashes.iter().any(|hash| hash.len() != 16) {
+        return None;
+    }
+    let pairs = registry.bucket_roots().iter().zip(&theirs.hashes).enumerate();
+    Some(pairs.filter(|(_, (ours, theirs))| ours[..] != theirs[..]).fold(0, |mask, (b, _)| mask | 1 << b))
+}
+
+/// What we have in the buckets of `mask`.
+pub(super) fn digest(registry: &Registry, mask: u32) -> Say {
+    let mut digest = Digest { buckets: mask, ..Digest::default() };
+    for (place, entry) in registry.entries_in(mask) {
+        let rank = entry.rank();
+        digest.places.push(place.0);
+        digest.epochs.push(rank.epoch.0);
+        digest.versions.push(rank.version << LIFECYCLE_BITS | u64::from(rank.lifecycle.number()));
+        digest.hashes.push(short(entry.hash()));
+    }
+    Say::Digest(digest)
+}
+
+/// Compares a digest with our replica; `None` if the digest is malformed.
+pub(super) fn compare(registry: &Registry, theirs: &Digest) -> Option<Difference> {
+    let known = positions(theirs)?;
+    let mut difference = Difference::default();
+    for (place, entry) in registry.entries_in(theirs.buckets) {
+        if known.get(&place).is_none_or(|position| *position < position_of(entry)) {
+            difference.theirs_to_learn.push(place);
+        }
+    }
+    for (place, position) in known {
+        if registry.at_place(place).is_none_or(|entry| position_of(entry) < position) {
+            difference.ours_to_learn.push(place);
+        }
+    }
+    Some(difference)
+}
+
+fn positions(digest: &Digest) -> Option<BTreeMap<Place, Position>> {
+    let owners = digest.places.len();
+    if [digest.epochs.len(), digest.versions.len(), digest.hashes.len()] != [owners; 3] {
+        return None;
+    }
+    let mut positions = BTreeMap::new();
+    for i in 0..owners {
+        let place = Place(digest.places[i]);
+        if digest.buckets & (1 << bucket_of(place)) == 0 {
+            return None;
+        }
+        let lifecycle = Lifecycle::from_number(digest.versions[i] as u32 & ((1 << LIFECYCLE_BITS) - 1))?;
+        let rank = Rank { epoch: Epoch(digest.epochs[i]), lifecycle, version: digest.versions[i] >> LIFECYCLE_BITS };
+        positions.insert(place, (rank, digest.hashes[i]));
+    }
+    Some(positions)
+}
+
+fn position_of(entry: &Entry) -> Position {
+    (entry.rank(), short(entry.hash()))
+}
+
+/// The head of the hash, so that two entries of equal rank compare as their full hashes do.
+fn short(hash: EntryHash) -> u32 {
+    u32::from_be_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]])
+}

@@ -1,0 +1,83 @@
+//! The lattice itself.
+
+use crate::entry::Entry;
+use crdts::{CmRDT, CvRDT};
+use libp2p_identity::PeerId;
+use std::{collections::BTreeMap, convert::Infallible};
+
+/// A grow-only map from owner to the owner's greatest entry: a join semilattice, so merge is commutative,
+/// associative and idempotent, and never loses a key.
+#[derive(Debug, Clone, Default)]
+pub struct GMap {
+    entries: BTreeMap<PeerId, Entry>,
+}
+
+impl GMap {
+    /// Joins one entry. Returns whether the map has changed.
+    pub fn insert(&mut self, entry: Entry) -> bool {
+        if self.entries.get(&entry.owner()).is_some_and(|known| !entry.replaces(known)) {
+            return false;
+        }
+        self.entries.insert(entry.owner(), entry);
+        true
+    }
+
+    /// The greatest entry of `owner`.
+    #[must_use]
+    pub fn get(&self, owner: &PeerId) -> Option<&Entry> {
+        self.entries.get(owner)
+    }
+
+    /// All entries, ordered by owner.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// Number of owners.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is no owner.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl PartialEq for GMap {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().zip(other.iter()).all(|(a, b)| a.hash() == b.hash())
+    }
+}
+
+impl Eq for GMap {}
+
+impl CvRDT for GMap {
+    type Validation = Infallible;
+
+    // An `Entry` is verified when it is made, so any two maps can be merged.
+    fn validate_merge(&self, _other: &Self) -> Result<(), Self::Validation> {
+        Ok(())
+    }
+
+    fn merge(&mut self, other: Self) {
+        for entry in other.entries.into_values() {
+            self.insert(entry);
+        }
+    }
+}
+
+impl CmRDT for GMap {
+    type Op = Entry;
+    type Validation = Infallible;
+
+    fn validate_op(&self, _op: &Self::Op) -> Result<(), Self::Validation> {
+        Ok(())
+    }
+
+    fn apply(&mut self, op: Self::Op) {
+        self.insert(op);
+    }
+}

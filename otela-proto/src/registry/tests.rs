@@ -1,0 +1,141 @@
+use super::*;
+use crate::{
+    entry::Draft,
+    id::{Epoch, MeshName},
+    lifecycle::Lifecycle,
+    payload::{ModelCard, Payload, Service},
+};
+use crdts::{CmRDT, CvRDT};
+use libp2p_identity::Keypair;
+use proptest::{collection::vec, prelude::*};
+use std::sync::LazyLock;
+
+const NOW: Duration = Duration::from_secs(100);
+
+static KEYS: LazyLock<Vec<Keypair>> =
+    LazyLock::new(|| (1..6).map(|i| Keypair::ed25519_from_bytes([i; 32]).unwrap()).collect());
+
+fn mesh() -> MeshName {
+    "lab".parse().unwrap()
+}
+
+fn entry(key: usize, epoch: u64, lifecycle: Lifecycle, version: u64, models: &[&str]) -> Entry {
+    let models = models.iter().map(|id| ModelCard { id: (*id).into(), ..ModelCard::default() }).collect();
+    let payload =
+        Payload { services: vec![Service { name: "llm".into(), models, ..Service::default() }], ..Payload::default() };
+    let rank = Rank { epoch: Epoch(epoch), lifecycle, version };
+    Entry::sign(&KEYS[key], &mesh(), Draft { rank, issued_at_ms: 1_000, payload }).unwrap()
+}
+
+fn any_entry() -> impl Strategy<Value = Entry> {
+    (0..5_usize, 0..3_u64, 0..4_u32, 0..3_u64, prop::bool::ANY).prop_map(|(key, epoch, state, version, twin)| {
+        // `twin` makes unlike entries of one rank: an owner that breaks the rules.
+        let models: &[&str] = if twin { &["a"] } else { &["b"] };
+        entry(key, epoch, Lifecycle::from_number(state).unwrap(), version, models)
+    })
+}
+
+fn map_of(entries: &[Entry]) -> GMap {
+    let mut map = GMap::default();
+    entries.iter().for_each(|e| map.apply(e.clone()));
+    map
+}
+
+fn join(a: &GMap, b: &GMap) -> GMap {
+    let mut joined = a.clone();
+    joined.merge(b.clone());
+    joined
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn merge_is_a_join(a in vec(any_entry(), 0..8), b in vec(any_entry(), 0..8), c in vec(any_entry(), 0..8)) {
+        let (a, b, c) = (map_of(&a), map_of(&b), map_of(&c));
+        prop_assert_eq!(join(&a, &b), join(&b, &a));
+        prop_assert_eq!(join(&join(&a, &b), &c), join(&a, &join(&b, &c)));
+        prop_assert_eq!(join(&a, &a), a.clone());
+        // Monotone: joining never takes anything back.
+        let joined = join(&a, &b);
+        for old in a.iter() {
+            prop_assert!(!old.replaces(joined.get(&old.owner()).unwrap()));
+        }
+    }
+
+    #[test]
+    fn order_and_repetition_do_not_matter(
+        entries in vec(any_entry(), 1..12),
+        order in vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let mut straight = Registry::default();
+        let mut shuffled = Registry::default();
+        for e in &entries {
+            straight.learn(e.clone(), NOW);
+        }
+        for index in &order {
+            shuffled.learn(index.get(&entries).clone(), NOW);
+        }
+        for e in entries.iter().rev() {
+            shuffled.learn(e.clone(), NOW);
+        }
+        prop_assert_eq!(straight.root(), shuffled.root());
+        prop_assert_eq!(&straight.map, &shuffled.map);
+    }
+}
+
+#[test]
+fn later_states_win_over_versions_and_later_sessions_over_states() {
+    let mut registry = Registry::default();
+    let mut learn = |e: &Entry| registry.learn(e.clone(), NOW);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 9, &[])), Learned::New);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Down, 0, &[])), Learned::New);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 99, &[])), Learned::Stale);
+    assert_eq!(learn(&entry(0, 2, Lifecycle::Join, 0, &[])), Learned::New);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Left, 0, &[])), Learned::Stale);
+}
+
+#[test]
+fn an_empty_and_a_refilled_root_agree() {
+    let mut registry = Registry::default();
+    assert_eq!(registry.root(), [0; 16]);
+    registry.learn(entry(0, 1, Lifecycle::Join, 0, &[]), NOW);
+    registry.learn(entry(0, 2, Lifecycle::Join, 0, &[]), NOW);
+    assert_eq!(registry.root(), entry(0, 2, Lifecycle::Join, 0, &[]).hash().0);
+}
+
+fn view(entries: &[Entry], beliefs: &HashMap<PeerId, Belief>, now: Duration) -> View {
+    let mut registry = Registry::default();
+    for e in entries {
+        registry.learn(e.clone(), NOW);
+    }
+    View::build(&registry, beliefs, now, 1)
+}
+
+#[test]
+fn only_serving_reachable_nodes_are_ready() {
+    let entries = [
+        entry(0, 1, Lifecycle::Serving, 0, &["m", "org/n:tag"]),
+        entry(1, 1, Lifecycle::Serving, 0, &["m"]),
+        entry(2, 1, Lifecycle::Join, 0, &["m"]),
+        entry(3, 1, Lifecycle::Down, 0, &["m"]),
+    ];
+    let beliefs = HashMap::from([(entries[1].owner(), Belief::Unreachable(NOW))]);
+    let view = view(&entries, &beliefs, NOW);
+    let (_, state) = view.model("m").unwrap();
+    assert_eq!(state.ready.iter().map(|r| r.session()).collect::<Vec<_>>(), [entries[0].session()]);
+    assert_eq!(state.unready, 3);
+    assert_eq!(view.model("org/n:tag").unwrap().1.ready.len(), 1);
+    assert!(view.model("M").is_none(), "case counts");
+}
+
+#[test]
+fn p04_a_model_stays_known_for_a_while_after_its_last_node_left() {
+    let entries = [entry(0, 1, Lifecycle::Left, 0, &["m"])];
+    let soon = view(&entries, &HashMap::new(), NOW + Duration::from_secs(60));
+    assert_eq!(soon.model("m").unwrap().1.ready.len(), 0);
+    assert_eq!(soon.stale_at(), Some(NOW + LEFT_KNOWN));
+    assert!(view(&entries, &HashMap::new(), NOW + LEFT_KNOWN).model("m").is_none());
+}
+
+const LEFT_KNOWN: Duration = Duration::from_mins(5);

@@ -1,0 +1,210 @@
+//! What readers see: an immutable snapshot with an index from model to the replicas that serve it.
+
+use super::Registry;
+use crate::{
+    entry::Entry,
+    id::Session,
+    lifecycle::Lifecycle,
+    payload::{ModelCard, Service},
+};
+use libp2p_identity::PeerId;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+/// For how long a model counts as known after its last node has left on purpose: clients that ask for it are
+/// told to come back (503) rather than that it does not exist (404).
+const LEFT_MODEL_KNOWN_FOR: Duration = Duration::from_mins(5);
+
+/// What this peer itself believes of a node, apart from what the node says. Never travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Belief {
+    /// Nothing speaks against it.
+    #[default]
+    Alive,
+    /// The connection was lost or an attempt failed, at this time on our clock: out of rotation.
+    Unreachable(Duration),
+    /// Unreachable for so long that it is no longer listed.
+    Gone(Duration),
+}
+
+/// A node in the view.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// What the owner said last.
+    pub entry: Entry,
+    /// When that arrived here, on our own monotonic clock.
+    pub learned_at: Duration,
+    /// What we believe.
+    pub belief: Belief,
+}
+
+impl Node {
+    /// Whether it is part of the mesh as seen from here: neither left nor gone.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.entry.rank().lifecycle != Lifecycle::Left && !matches!(self.belief, Belief::Gone(_))
+    }
+
+    /// Whether new requests may go there.
+    #[must_use]
+    pub fn is_routable(&self) -> bool {
+        self.entry.rank().lifecycle == Lifecycle::Serving
+            && self.belief == Belief::Alive
+            && !self.entry.payload().draining
+    }
+}
+
+/// One running engine that serves a model: the unit of picking.
+#[derive(Debug, Clone)]
+pub struct Replica {
+    entry: Entry,
+    service: usize,
+    model: usize,
+}
+
+impl Replica {
+    /// The run of the node agent that serves it.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        self.entry.session()
+    }
+
+    /// The node's entry.
+    #[must_use]
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The service that serves the model.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.entry.payload().services[self.service]
+    }
+
+    /// The model as the engine lists it.
+    #[must_use]
+    pub fn model(&self) -> &ModelCard {
+        &self.service().models[self.model]
+    }
+}
+
+/// Where a model stands.
+#[derive(Debug, Clone, Default)]
+pub struct ModelState {
+    /// Replicas that may be picked, ordered by session.
+    pub ready: Arc<[Arc<Replica>]>,
+    /// Replicas that serve or load it but may not be picked now.
+    pub unready: usize,
+    /// The model stays known until then; `None` while a listed node announces it.
+    known_until: Option<Duration>,
+}
+
+/// An immutable snapshot of the registry and of what we believe.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    /// Grows with each snapshot of one peer.
+    pub generation: u64,
+    nodes: BTreeMap<PeerId, Node>,
+    models: BTreeMap<Arc<str>, ModelState>,
+}
+
+impl View {
+    /// A snapshot of `registry` at `now`, with what we believe of each owner.
+    #[must_use]
+    pub fn build(registry: &Registry, beliefs: &HashMap<PeerId, Belief>, now: Duration, generation: u64) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut drafts: BTreeMap<Arc<str>, Draft> = BTreeMap::new();
+        for entry in registry.entries() {
+            let owner = entry.owner();
+            let node = Node {
+                entry: entry.clone(),
+                learned_at: registry.learned_at(&owner).unwrap_or(now),
+                belief: beliefs.get(&owner).copied().unwrap_or_default(),
+            };
+            for (service, model, replica) in replicas(entry) {
+                let state = drafts.entry(model.id.as_str().into()).or_default();
+                state.add(&node, service, replica);
+            }
+            nodes.insert(owner, node);
+        }
+        let models = drafts
+            .into_iter()
+            .filter(|(_, draft)| draft.known_until.is_none_or(|until| now < until))
+            .map(|(id, draft)| (id, draft.finish()))
+            .collect();
+        Self { generation, nodes, models }
+    }
+
+    /// All nodes that the registry remembers, ordered by peer id; [`Node::is_listed`] tells the present ones.
+    pub fn nodes(&self) -> impl Iterator<Item = (&PeerId, &Node)> {
+        self.nodes.iter()
+    }
+
+    /// One node.
+    #[must_use]
+    pub fn node(&self, peer: &PeerId) -> Option<&Node> {
+        self.nodes.get(peer)
+    }
+
+    /// Models that somebody serves or loads, ordered by id.
+    pub fn models(&self) -> impl Iterator<Item = (&Arc<str>, &ModelState)> {
+        self.models.iter()
+    }
+
+    /// Where `model` stands; `None` when nobody has announced it. Case counts.
+    #[must_use]
+    pub fn model(&self, model: &str) -> Option<(&Arc<str>, &ModelState)> {
+        self.models.get_key_value(model)
+    }
+
+    /// When the next model will cease to be known, on the clock of [`View::build`].
+    #[must_use]
+    pub fn stale_at(&self) -> Option<Duration> {
+        self.models.values().filter_map(|state| state.known_until).min()
+    }
+}
+
+#[derive(Default)]
+struct Draft {
+    ready: Vec<Arc<Replica>>,
+    unready: usize,
+    known_until: Option<Duration>,
+    announced: bool,
+}
+
+impl Draft {
+    fn add(&mut self, node: &Node, service: &Service, replica: Replica) {
+        if node.is_routable() && service.loading.is_empty() {
+            self.ready.push(Arc::new(replica));
+        } else if node.is_listed() {
+            self.unready += 1;
+        } else {
+            let since = match node.belief {
+                Belief::Gone(since) => since,
+                Belief::Alive | Belief::Unreachable(_) => node.learned_at,
+            };
+            if !self.announced {
+                self.known_until = self.known_until.max(Some(since + LEFT_MODEL_KNOWN_FOR));
+            }
+            return;
+        }
+        self.announced = true;
+        self.known_until = None;
+    }
+
+    fn finish(self) -> ModelState {
+        ModelState { ready: self.ready.into(), unready: self.unready, known_until: self.known_until }
+    }
+}
+
+fn replicas(entry: &Entry) -> impl Iterator<Item = (&Service, &ModelCard, Replica)> {
+    entry.payload().services.iter().enumerate().flat_map(move |(s, service)| {
+        service.models.iter().enumerate().map(move |(m, model)| {
+            let replica = Replica { entry: entry.clone(), service: s, model: m };
+            (service, model, replica)
+        })
+    })
+}

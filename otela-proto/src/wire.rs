@@ -1,0 +1,144 @@
+//! Messages between peers, and the names of the protocols that carry them.
+//!
+//! Protobuf with explicit field numbers; a number is never used again for another meaning. Frames of the gossip
+//! protocol are length-delimited and at most [`FRAME_BYTES_MAX`] long.
+
+use crate::id::MeshName;
+
+/// Largest gossip frame in bytes; a longer one closes the stream.
+pub const FRAME_BYTES_MAX: usize = 256 * 1024;
+
+/// The gossip protocol of a mesh, for example `/otela/lab/gossip/1`.
+#[must_use]
+pub fn gossip_protocol(mesh: &MeshName) -> String {
+    format!("/otela/{mesh}/gossip/1")
+}
+
+/// HTTP/1.1 over a substream, for example `/otela/lab/http/1`.
+#[must_use]
+pub fn http_protocol(mesh: &MeshName) -> String {
+    format!("/otela/{mesh}/http/1")
+}
+
+/// An owner's statement about itself and the owner's signature over it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SignedEntry {
+    /// An encoded [`EntryBody`].
+    #[prost(bytes = "vec", tag = "1")]
+    pub body: Vec<u8>,
+    /// Ed25519 over the domain string, the mesh name and `body`.
+    #[prost(bytes = "vec", tag = "2")]
+    pub signature: Vec<u8>,
+}
+
+/// What the owner signs.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct EntryBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// The owner's peer id (binary form), which holds its public key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub owner: Vec<u8>,
+    /// Which run of the owner.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// Number of the lifecycle state.
+    #[prost(uint32, tag = "4")]
+    pub lifecycle: u32,
+    /// Grows with each publication within a run.
+    #[prost(uint64, tag = "5")]
+    pub version: u64,
+    /// The owner's wall clock, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "6")]
+    pub issued_at_ms: u64,
+    /// Seconds after which the entry must have been renewed.
+    #[prost(uint64, tag = "7")]
+    pub ttl_s: u64,
+    /// An encoded [`Payload`](crate::payload::Payload).
+    #[prost(bytes = "vec", tag = "8")]
+    pub payload: Vec<u8>,
+}
+
+/// One message of RG/1.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Frame {
+    /// What it says; absent when a newer version says something that this one does not know.
+    #[prost(oneof = "Say", tags = "1, 2, 3, 4, 5")]
+    pub say: Option<Say>,
+}
+
+/// The messages of RG/1.
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Say {
+    /// Entries, pushed or asked for.
+    #[prost(message, tag = "1")]
+    Entries(Entries),
+    /// "This is the root of my registry."
+    #[prost(message, tag = "2")]
+    Root(Root),
+    /// "These are the roots of my buckets": the answer to an unlike root of a large registry.
+    #[prost(message, tag = "3")]
+    Buckets(Buckets),
+    /// "This is what I have", for all owners or for some buckets.
+    #[prost(message, tag = "4")]
+    Digest(Digest),
+    /// "Send me these."
+    #[prost(message, tag = "5")]
+    Want(Want),
+}
+
+/// Signed entries as their owners made them.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Entries {
+    /// Encoded [`SignedEntry`] each.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub signed: Vec<Vec<u8>>,
+}
+
+/// A registry in 16 bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Root {
+    /// XOR of the hashes of all entries.
+    #[prost(bytes = "vec", tag = "1")]
+    pub hash: Vec<u8>,
+    /// How many entries.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+}
+
+/// The roots of the sixteen buckets, by the upper four bits of an owner's place.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Buckets {
+    /// XOR of the hashes in each bucket.
+    #[prost(bytes = "vec", repeated, tag = "1")]
+    pub hashes: Vec<Vec<u8>>,
+}
+
+/// Which entries a peer has.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Digest {
+    /// Bit b is set when the digest is complete for bucket b.
+    #[prost(uint32, tag = "1")]
+    pub buckets: u32,
+    /// Owners' places.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub places: Vec<u64>,
+    /// Epoch of each owner's entry.
+    #[prost(uint64, repeated, tag = "3")]
+    pub epochs: Vec<u64>,
+    /// Version times four, plus the lifecycle's number, of each owner's entry.
+    #[prost(uint64, repeated, tag = "4")]
+    pub versions: Vec<u64>,
+    /// First four bytes of each entry's hash.
+    #[prost(fixed32, repeated, tag = "5")]
+    pub hashes: Vec<u32>,
+}
+
+/// Places of owners whose entries are asked for.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Want {
+    /// Owners' places.
+    #[prost(fixed64, repeated, tag = "1")]
+    pub places: Vec<u64>,
+}
