@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// What a node says of its own session. `draining` is a flag inside [`Lifecycle::Serving`], not a state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Lifecycle {
+    #[default]
     /// In the mesh, hardware announced, no service ready yet: idle or loading.
     Join = 0,
     /// At least one service is ready.

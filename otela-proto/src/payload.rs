@@ -159,6 +159,12 @@ impl Payload {
         self.addresses.iter().filter_map(|bytes| multiaddr::Multiaddr::try_from(bytes.clone()).ok())
     }
 
+    /// The size of its encoding in bytes, to be compared with [`PAYLOAD_BYTES_MAX`].
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        prost::Message::encoded_len(self)
+    }
+
     /// Whether the peer has `role`.
     #[must_use]
     pub fn has_role(&self, role: Role) -> bool {

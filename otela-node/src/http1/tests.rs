@@ -1,0 +1,174 @@
+use super::*;
+use http_body_util::BodyExt;
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+struct Tcp {
+    to: SocketAddr,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Connect for Tcp {
+    type Io = TcpStream;
+
+    async fn connect(&self) -> Result<TcpStream, BoxError> {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(TcpStream::connect(self.to).await?)
+    }
+}
+
+fn limits() -> PoolLimits {
+    PoolLimits {
+        in_use_max: 4,
+        idle_max: 4,
+        idle_for_max: Duration::from_secs(60),
+        connect_within: Duration::from_secs(5),
+        queue_within: Duration::from_secs(5),
+    }
+}
+
+/// A pool to `listener`, and a count of the connections it opens.
+fn pool(listener: &TcpListener, limits: PoolLimits) -> (Pool<Tcp>, Arc<AtomicUsize>) {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let connector = Tcp { to: listener.local_addr().unwrap(), opened: Arc::clone(&opened) };
+    (Pool::new(connector, limits, Tasks::new()), opened)
+}
+
+fn get() -> request::Parts {
+    Request::get("/").header("host", "x").body(()).unwrap().into_parts().0
+}
+
+fn whole(text: &'static str) -> RequestBody {
+    RequestBody::Whole(Bytes::from_static(text.as_bytes()))
+}
+
+async fn read_head(io: &mut TcpStream) -> usize {
+    let mut buffer = [0; 4096];
+    io.read(&mut buffer).await.unwrap()
+}
+
+#[tokio::test]
+async fn connections_are_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, opened) = pool(&listener, limits());
+    let server = async {
+        let (mut io, _) = listener.accept().await.unwrap();
+        for _ in 0..5 {
+            assert!(read_head(&mut io).await > 0);
+            io.write_all(ANSWER).await.unwrap();
+        }
+    };
+    let client = async {
+        for _ in 0..5 {
+            let response = pool.send(get(), whole("")).await.unwrap();
+            assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
+        }
+    };
+    tokio::join!(server, client);
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn p21_a_reused_connection_that_died_is_no_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, opened) = pool(&listener, limits());
+    let server = async {
+        let (mut io, _) = listener.accept().await.unwrap();
+        read_head(&mut io).await;
+        io.write_all(ANSWER).await.unwrap();
+        // The second request arrives and the connection is closed without an answer.
+        assert!(read_head(&mut io).await > 0);
+        drop(io);
+        let (mut io, _) = listener.accept().await.unwrap();
+        let mut seen = vec![0; 4096];
+        let read = io.read(&mut seen).await.unwrap();
+        assert!(String::from_utf8_lossy(&seen[..read]).contains("\r\n\r\nbody"), "the body went out again");
+        io.write_all(ANSWER).await.unwrap();
+    };
+    let client = async {
+        for _ in 0..2 {
+            let response = pool.send(get(), whole("body")).await.unwrap();
+            response.into_body().collect().await.unwrap();
+        }
+    };
+    tokio::join!(server, client);
+    assert_eq!(opened.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn p21_a_fresh_connection_that_died_is_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, opened) = pool(&listener, limits());
+    let server = async {
+        let (mut io, _) = listener.accept().await.unwrap();
+        read_head(&mut io).await;
+    };
+    let (_, failed) = tokio::join!(server, pool.send(get(), whole("")));
+    assert!(failed.unwrap_err().delivered());
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn nobody_there_is_told_apart_from_delivered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, _) = pool(&listener, limits());
+    drop(listener);
+    let error = pool.send(get(), whole("")).await.unwrap_err();
+    assert!(matches!(error, SendError::Connect(_)) && !error.delivered());
+}
+
+#[tokio::test]
+async fn p11_dropping_a_request_or_its_answer_closes_the_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, _) = pool(&listener, limits());
+    let (ended, mut ends) = mpsc::channel(2);
+    let server = Tasks::new();
+    server.spawn(async move {
+        for answer in [&b""[..], b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n"] {
+            let (mut io, _) = listener.accept().await.unwrap();
+            read_head(&mut io).await;
+            io.write_all(answer).await.unwrap();
+            let mut rest = Vec::new();
+            let _ = io.read_to_end(&mut rest).await;
+            ended.send(()).await.unwrap();
+        }
+    });
+    let waiting = tokio::time::timeout(Duration::from_millis(50), pool.send(get(), whole("")));
+    assert!(waiting.await.is_err(), "no answer comes");
+    ends.recv().await.expect("the first connection was closed");
+    let mut answer = pool.send(get(), whole("")).await.unwrap().into_body();
+    assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "hi");
+    drop(answer);
+    ends.recv().await.expect("the second connection was closed");
+}
+
+#[tokio::test]
+async fn places_are_bounded_and_come_back() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, _) = pool(&listener, PoolLimits { in_use_max: 1, queue_within: Duration::from_millis(30), ..limits() });
+    let server = async {
+        for _ in 0..2 {
+            let (mut io, _) = listener.accept().await.unwrap();
+            read_head(&mut io).await;
+            io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n").await.unwrap();
+            let mut rest = Vec::new();
+            let _ = io.read_to_end(&mut rest).await;
+        }
+    };
+    let client = async {
+        let first = pool.send(get(), whole("")).await.unwrap();
+        assert!(matches!(pool.send(get(), whole("")).await, Err(SendError::Busy)));
+        drop(first);
+        drop(pool.send(get(), whole("")).await.unwrap());
+    };
+    tokio::join!(server, client);
+}

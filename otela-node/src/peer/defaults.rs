@@ -1,0 +1,61 @@
+//! Every number of a peer, with its reason.
+
+use std::time::Duration;
+
+/// A dead path over TCP is noticed by pings only; two misses in a row close the connection.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(15);
+/// Longer than any round trip worth serving over.
+pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
+/// Pings that may fail in a row before the connection is closed.
+pub(super) const PING_MISSES_MAX: u32 = 2;
+/// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of
+/// 256 KiB are the most that the muxer's limit of 1 GiB per connection allows.
+pub(super) const MUXER_STREAMS_MAX: usize = 4_096;
+/// Requests at once to one peer, well below what the muxer takes.
+pub(super) const TUNNEL_IN_USE_MAX: usize = 1_024;
+/// Idle substreams kept per connection.
+pub(super) const TUNNEL_IDLE_MAX: usize = 32;
+/// An idle substream costs a few KiB on both sides; a minute bridges the pauses of a conversation.
+pub(super) const TUNNEL_IDLE_FOR: Duration = Duration::from_mins(1);
+/// Idle substreams kept ready for the next requests.
+pub(super) const TUNNEL_SPARE: usize = 2;
+/// Opening a substream is one round trip; beyond this the peer counts as unreachable for this attempt.
+pub(super) const OPEN_WITHIN: Duration = Duration::from_secs(2);
+/// How long a request waits for a place when a peer has [`TUNNEL_IN_USE_MAX`] running.
+pub(super) const TUNNEL_QUEUE_WITHIN: Duration = Duration::from_secs(10);
+/// How long a request waits for a first connection to a peer.
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// First pause between dials of one peer.
+pub(super) const REDIAL_MIN: Duration = Duration::from_millis(200);
+/// Longest pause between dials of one peer.
+pub(super) const REDIAL_MAX: Duration = Duration::from_secs(60);
+/// A connection that lasted this long was a good one.
+pub(super) const STEADY_AFTER: Duration = Duration::from_secs(10);
+/// Dials under way at once: a mesh of dead addresses must not starve the living ones.
+pub(super) const DIALS_MAX: usize = 32;
+/// Addresses tried of one record.
+pub(super) const ADDRESSES_MAX: usize = 8;
+/// Connections that a peer may hold in all, and to one other: two peers may dial each other at once, over two
+/// transports and a relay.
+pub(super) const CONNECTIONS_MAX: u32 = 4_096;
+/// See [`CONNECTIONS_MAX`].
+pub(super) const CONNECTIONS_PER_PEER_MAX: u32 = 8;
+/// Handshakes under way at once, in each direction.
+pub(super) const CONNECTIONS_PENDING_MAX: u32 = 256;
+/// Random neighbours beside the two on the ring.
+pub(super) const RANDOM_LINKS: usize = 6;
+/// After a failed attempt a node stays out of rotation this long, if its connection stands; the next request
+/// tries it again.
+pub(super) const FAILED_FOR: Duration = Duration::from_secs(2);
+/// A node that cannot be reached for this long is no longer listed.
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(30);
+/// Frames that wait for one neighbour; beyond it they are dropped and anti-entropy makes up for them.
+pub(super) const LINK_QUEUE: usize = 256;
+/// Commands and events that wait for the gossip task.
+pub(super) const GOSSIP_QUEUE: usize = 1_024;
+/// Commands that wait for the driver.
+pub(super) const DRIVER_QUEUE: usize = 256;
+/// Requests from the mesh that wait for the agent.
+pub(super) const HTTP_QUEUE: usize = 1_024;
+/// Verified entries whose hashes are remembered, so that copies are not verified again.
+pub(super) const SEEN_MAX: usize = 16_384;

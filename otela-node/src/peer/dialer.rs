@@ -1,0 +1,236 @@
+//! Whom to dial, and when: exponential pauses with jitter for each peer, for ever, bounded in number at once.
+//!
+//! Pure bookkeeping; the driver does the dialling.
+
+use super::defaults::{ADDRESSES_MAX, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, STEADY_AFTER};
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
+use std::collections::{BTreeMap, HashMap};
+use tokio::time::Instant;
+
+/// What is dialled: a known peer, or whoever is at a bootstrap address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Target {
+    /// A peer from the registry.
+    Peer(PeerId),
+    /// The n-th configured bootstrap address.
+    Bootstrap(usize),
+}
+
+#[derive(Debug)]
+struct Attempt {
+    addresses: Vec<Multiaddr>,
+    /// Who it is, once known.
+    peer: Option<PeerId>,
+    pauses: ExponentialBackoff,
+    next: Instant,
+    under_way: Option<ConnectionId>,
+    /// Since when a connection stands.
+    connected: Option<Instant>,
+}
+
+/// A dial that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) target: Target,
+    pub(super) peer: Option<PeerId>,
+    pub(super) addresses: Vec<Multiaddr>,
+}
+
+/// All dials that are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Dialer {
+    attempts: BTreeMap<Target, Attempt>,
+    under_way: HashMap<ConnectionId, Target>,
+}
+
+impl Dialer {
+    /// Bootstraps are wanted for ever.
+    pub(super) fn new(bootstrap: Vec<Multiaddr>, now: Instant) -> Self {
+        let mut dialer = Self::default();
+        for (n, address) in bootstrap.into_iter().enumerate() {
+            let peer = address.iter().find_map(|part| match part {
+                Protocol::P2p(peer) => Some(peer),
+                _ => None,
+            });
+            dialer.attempts.insert(Target::Bootstrap(n), Attempt::new(vec![address], peer, now));
+        }
+        dialer
+    }
+
+    /// Replaces the set of wanted peers. Those that stay keep their pauses; `is_connected` tells the state of new
+    /// ones.
+    pub(super) fn want(
+        &mut self,
+        wanted: Vec<(PeerId, Vec<Multiaddr>)>,
+        is_connected: impl Fn(&PeerId) -> bool,
+        now: Instant,
+    ) {
+        let is_peer = |target: &Target| matches!(target, Target::Peer(_));
+        let (mut kept, bootstraps): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.attempts).into_iter().partition(|(target, _)| is_peer(target));
+        self.attempts = bootstraps;
+        for (peer, mut addresses) in wanted {
+            addresses.truncate(ADDRESSES_MAX);
+            let target = Target::Peer(peer);
+            let mut attempt = match kept.remove(&target) {
+                // New addresses are worth a try at once.
+                Some(old) if old.addresses == addresses => old,
+                _ => Attempt::new(addresses, Some(peer), now),
+            };
+            attempt.connected = if is_connected(&peer) { attempt.connected.or(Some(now)) } else { None };
+            self.attempts.insert(target, attempt);
+        }
+        self.under_way.retain(|_, target| self.attempts.contains_key(target));
+    }
+
+    /// Makes a dial of `peer` due now, wanted or not.
+    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
+        let attempt =
+            self.attempts.entry(Target::Peer(peer)).or_insert_with(|| Attempt::new(addresses, Some(peer), now));
+        attempt.next = now;
+    }
+
+    /// The dials that are due, as many as may be under way.
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
+        let room = DIALS_MAX.saturating_sub(self.under_way.len());
+        let due = self.attempts.iter().filter(|(_, a)| a.is_due(now)).take(room);
+        due.map(|(t, a)| Due { target: *t, peer: a.peer, addresses: a.addresses.clone() }).collect()
+    }
+
+    /// When the next dial is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let waiting = self.attempts.values().filter(|a| a.connected.is_none() && a.under_way.is_none());
+        (self.under_way.len() < DIALS_MAX).then(|| waiting.map(|a| a.next).min()).flatten()
+    }
+
+    /// A dial has begun.
+    pub(super) fn started(&mut self, target: Target, id: ConnectionId) {
+        if let Some(attempt) = self.attempts.get_mut(&target) {
+            attempt.under_way = Some(id);
+            self.under_way.insert(id, target);
+        }
+    }
+
+    /// A dial could not even begin.
+    pub(super) fn refused(&mut self, target: Target, now: Instant) {
+        if let Some(attempt) = self.attempts.get_mut(&target) {
+            attempt.pause(now);
+        }
+    }
+
+    /// A dial has reached nobody. Returns whom it was for, if that is known.
+    pub(super) fn failed(&mut self, id: ConnectionId, now: Instant) -> Option<PeerId> {
+        let target = self.under_way.remove(&id)?;
+        let attempt = self.attempts.get_mut(&target)?;
+        attempt.under_way = None;
+        attempt.pause(now);
+        attempt.peer
+    }
+
+    /// A connection to `peer` stands.
+    pub(super) fn connected(&mut self, peer: PeerId, id: ConnectionId, now: Instant) {
+        if let Some(target) = self.under_way.remove(&id)
+            && let Some(attempt) = self.attempts.get_mut(&target)
+        {
+            attempt.peer = Some(peer);
+            attempt.under_way = None;
+        }
+        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
+            attempt.connected.get_or_insert(now);
+        }
+    }
+
+    /// The last connection to `peer` is gone. It is dialled again at once, unless it did not last: then the pauses
+    /// go on growing, so that a peer which hangs up on us is not hammered.
+    pub(super) fn lost(&mut self, peer: &PeerId, now: Instant) {
+        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer)) {
+            let since = attempt.connected.take();
+            if since.is_some_and(|since| now - since >= STEADY_AFTER) {
+                attempt.pauses = pauses();
+                attempt.next = now;
+            } else {
+                attempt.pause(now);
+            }
+        }
+    }
+}
+
+impl Attempt {
+    fn new(addresses: Vec<Multiaddr>, peer: Option<PeerId>, now: Instant) -> Self {
+        Self { addresses, peer, pauses: pauses(), next: now, under_way: None, connected: None }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.connected.is_none() && self.under_way.is_none() && self.next <= now && !self.addresses.is_empty()
+    }
+
+    fn pause(&mut self, now: Instant) {
+        self.next = now + self.pauses.next().unwrap_or(REDIAL_MAX);
+    }
+}
+
+fn pauses() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(REDIAL_MIN)
+        .with_max_delay(REDIAL_MAX)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
+    }
+
+    #[test]
+    fn pauses_grow_and_end_with_a_connection() {
+        let now = Instant::now();
+        let mut dialer = Dialer::new(vec![address(1)], now);
+        let (peer, mut at, mut longest) = (PeerId::random(), now, std::time::Duration::ZERO);
+        for n in 0..30 {
+            let due = dialer.due(at);
+            assert_eq!(due.len(), 1);
+            assert!(dialer.due(at - std::time::Duration::from_millis(1)).is_empty() || n == 0);
+            let id = ConnectionId::new_unchecked(n);
+            dialer.started(due[0].target, id);
+            assert!(dialer.due(at).is_empty(), "one dial at a time");
+            dialer.failed(id, at);
+            let next = dialer.next().unwrap();
+            longest = longest.max(next - at);
+            at = next;
+        }
+        assert!(longest >= REDIAL_MAX && longest <= REDIAL_MAX * 2);
+        let id = ConnectionId::new_unchecked(99);
+        dialer.started(Target::Bootstrap(0), id);
+        dialer.connected(peer, id, at);
+        assert_eq!(dialer.next(), None);
+        dialer.lost(&peer, at);
+        assert!(dialer.due(at).is_empty(), "one that hangs up at once is not hammered");
+        dialer.started(Target::Bootstrap(0), id);
+        dialer.connected(peer, id, at);
+        let at = at + STEADY_AFTER;
+        dialer.lost(&peer, at);
+        assert_eq!(dialer.due(at).len(), 1, "a lost bootstrap is dialled at once");
+    }
+
+    #[test]
+    fn p42_dead_peers_do_not_starve_the_living() {
+        let now = Instant::now();
+        let mut dialer = Dialer::default();
+        let wanted = (0..500).map(|n| (PeerId::random(), vec![address(n)])).collect();
+        dialer.want(wanted, |_| false, now);
+        let due = dialer.due(now);
+        assert_eq!(due.len(), DIALS_MAX);
+        for (n, due) in due.iter().enumerate() {
+            dialer.started(due.target, ConnectionId::new_unchecked(n));
+        }
+        assert_eq!(dialer.next(), None, "no more than that at once");
+        dialer.failed(ConnectionId::new_unchecked(0), now);
+        assert_eq!(dialer.due(now).len(), 1, "the next one gets its turn before the failed one");
+    }
+}

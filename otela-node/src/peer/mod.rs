@@ -1,0 +1,331 @@
+//! A peer: one libp2p identity in a mesh, with its full replica of the registry.
+//!
+//! [`Peer::start`] sets up three tasks that share nothing but channels and snapshots: the swarm's driver, the
+//! gossip driver, and the acceptor of substreams. Requests never pass through the first two. What a peer does
+//! beyond that (serve an engine, take clients' requests, schedule) is built on the handle from outside; this
+//! module knows of none of it.
+
+mod config;
+mod defaults;
+mod dialer;
+mod driver;
+mod gossip;
+mod identity;
+mod link;
+mod metrics;
+pub mod observe;
+mod own;
+mod streams;
+mod transport;
+pub mod tunnel;
+
+pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
+pub use config::PeerConfig;
+pub use driver::ListenError;
+pub use identity::{Identity, IdentityError};
+pub use own::Announcement;
+pub use streams::{Connection, Inbound, OpenError, Path};
+pub use transport::TransportError;
+
+use crate::{tasks::Tasks, telemetry::Metrics};
+use arc_swap::ArcSwap;
+use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE};
+use http::{Response, request};
+use libp2p::{Multiaddr, PeerId, StreamProtocol};
+use otela_proto::{
+    entry::Refusal,
+    id::{Epoch, MeshName, Session},
+    lifecycle::Lifecycle,
+    registry::View,
+    wire::{gossip_protocol, http_protocol},
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use streams::Streams;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Why a peer cannot start. Nothing was left running.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A configured address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The key does not suit the transports.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// Why an announcement was not made. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// It is too large or otherwise unfit.
+    #[error("cannot announce this")]
+    Refused(#[source] Refusal),
+    /// The peer has stopped.
+    #[error("the peer has stopped")]
+    Stopped,
+}
+
+/// A running peer. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: PeerId,
+    mesh: MeshName,
+    streams: Streams,
+    tunnel: tunnel::Tunnel,
+    published: gossip::Published,
+    addresses: watch::Receiver<BTreeSet<Multiaddr>>,
+    connected: watch::Receiver<u64>,
+    events: mpsc::Sender<gossip::Event>,
+    commands: mpsc::Sender<driver::Command>,
+}
+
+impl Peer {
+    /// Starts a peer on `tasks`. It listens when this returns; it joins the mesh in the background. The receiver
+    /// gives the substreams on which other peers send HTTP requests (for [`tunnel::serve`]); without
+    /// [`PeerConfig::serves_http`] none arrive.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(
+        config: PeerConfig,
+        tasks: &Tasks,
+        metrics: &Metrics,
+    ) -> Result<(Self, mpsc::Receiver<Inbound>), StartError> {
+        let id = config.identity.keypair().public().to_peer_id();
+        let protocols = Protocols::of(&config.mesh);
+        let counters = metrics::PeerMetrics::register(metrics);
+        let offered = protocols.offered(config.serves_http);
+        let (behaviour, streams, inbound) = streams::Behaviour::new(offered, counters.streams_refused.clone());
+        let (events, event_queue) = gossip::Driver::queue();
+        let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
+        let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
+        let (connected, connected_seen) = watch::channel(0);
+        let driver = driver::Driver::new(
+            &config,
+            (behaviour, streams.clone()),
+            driver::Channels { commands: command_queue, events: events.clone(), addresses, connected },
+            counters.clone(),
+        )?;
+        let published = gossip::Published {
+            view: Arc::new(ArcSwap::from_pointee(View::default())),
+            generation: watch::channel(0).0,
+            session: watch::channel(Session { peer: id, epoch: Epoch(0) }).0,
+        };
+        let gossip = gossip::Driver::new(
+            &config,
+            streams.clone(),
+            gossip::Channels {
+                protocol: protocols.gossip.clone(),
+                events: event_queue,
+                events_to_self: events.clone(),
+                commands: commands.clone(),
+                addresses: addresses_seen.clone(),
+            },
+            published.clone(),
+            counters.clone(),
+            tasks,
+        );
+        tasks.spawn_to_end(driver.run(tasks.clone()));
+        tasks.spawn_to_end(gossip.run(tasks.clone()));
+        let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters);
+        let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
+        tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
+        let tunnel = tunnel::Tunnel::new(protocols.http, tasks.clone());
+        let mesh = config.mesh;
+        let addresses = addresses_seen;
+        let inner =
+            Inner { id, mesh, streams, tunnel, published, addresses, connected: connected_seen, events, commands };
+        let peer = Self { inner: Arc::new(inner) };
+        if !config.listen.is_empty() {
+            peer.listening().await;
+        }
+        Ok((peer, http_queue))
+    }
+
+    /// The peer's id.
+    #[must_use]
+    pub fn id(&self) -> PeerId {
+        self.inner.id
+    }
+
+    /// The mesh it belongs to.
+    #[must_use]
+    pub fn mesh(&self) -> &MeshName {
+        &self.inner.mesh
+    }
+
+    /// This run of the peer.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        *self.inner.published.session.borrow()
+    }
+
+    /// The registry as it is now. Never waits.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        self.inner.published.view.load_full()
+    }
+
+    /// Changes with each new view.
+    #[must_use]
+    pub fn view_changes(&self) -> watch::Receiver<u64> {
+        self.inner.published.generation.subscribe()
+    }
+
+    /// The addresses that this peer announces, each ending in its id.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<Multiaddr> {
+        let id = libp2p::multiaddr::Protocol::P2p(self.inner.id);
+        self.inner.addresses.borrow().iter().map(|address| address.clone().with(id.clone())).collect()
+    }
+
+    /// The open connections to other peers.
+    #[must_use]
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.inner.streams.all()
+    }
+
+    /// The connection that a request to `to` would take now.
+    #[must_use]
+    pub fn connection(&self, to: &PeerId) -> Option<Arc<Connection>> {
+        self.inner.streams.best(to)
+    }
+
+    /// Says this of itself from now on. Returns when it is on its way to the neighbours.
+    ///
+    /// # Errors
+    /// [`AnnounceError`].
+    pub async fn announce(&self, announcement: Announcement) -> Result<(), AnnounceError> {
+        let (done, said) = oneshot::channel();
+        let event = gossip::Event::Announce(Box::new(announcement), done);
+        self.inner.events.send(event).await.map_err(|_| AnnounceError::Stopped)?;
+        said.await.map_err(|_| AnnounceError::Stopped)?.map_err(AnnounceError::Refused)
+    }
+
+    /// Announces Left and waits, at most `within`, until the neighbours have been sent it. The peer itself is
+    /// stopped by its [`Tasks`].
+    pub async fn leave(&self, within: Duration) {
+        let farewell = async {
+            let left = Announcement { lifecycle: Lifecycle::Left, ..Announcement::default() };
+            self.announce(left).await?;
+            let (done, flushed) = oneshot::channel();
+            self.inner.events.send(gossip::Event::Flush(done)).await.map_err(|_| AnnounceError::Stopped)?;
+            flushed.await.map_err(|_| AnnounceError::Stopped)
+        };
+        match tokio::time::timeout(within, farewell).await {
+            Ok(Ok(())) => tracing::debug!("left the mesh"),
+            Ok(Err(error)) => tracing::warn!(%error, "could not say that we leave"),
+            Err(_) => tracing::warn!("neighbours did not take our leave in time; they will notice by themselves"),
+        }
+    }
+
+    /// Sends an HTTP request to another peer and returns the head of its answer. Dropping the future, or the
+    /// answer's body before its end, cancels the request there. A failure takes the peer out of rotation.
+    ///
+    /// # Errors
+    /// [`SendError`]; [`SendError::delivered`] tells whether the peer may have seen the request.
+    pub async fn send(
+        &self,
+        to: &PeerId,
+        head: request::Parts,
+        body: RequestBody,
+    ) -> Result<(Response<PooledBody>, Path), SendError> {
+        let connection = self.connect(to).await?;
+        let sent = self.inner.tunnel.send(&connection, head, body).await;
+        if let Err(error) = &sent
+            && !matches!(error, SendError::Busy)
+        {
+            self.report_failure(to);
+        }
+        Ok((sent?, connection.path()))
+    }
+
+    /// Takes a peer out of rotation for a while, because it failed to answer.
+    pub fn report_failure(&self, peer: &PeerId) {
+        // If the queue is full there is worse trouble than one missing report; the next failure reports again.
+        let _ = self.inner.events.try_send(gossip::Event::Failed(*peer));
+    }
+
+    async fn connect(&self, to: &PeerId) -> Result<Arc<Connection>, SendError> {
+        if let Some(connection) = self.inner.streams.best(to) {
+            return Ok(connection);
+        }
+        let view = self.view();
+        let addresses: Vec<_> = view.node(to).into_iter().flat_map(|n| n.entry.payload().multiaddrs()).collect();
+        if addresses.is_empty() {
+            return Err(SendError::Connect("no address of the peer is known".into()));
+        }
+        let mut turns = self.inner.connected.clone();
+        turns.mark_unchanged();
+        let dial = driver::Command::Dial(*to, addresses);
+        self.inner.commands.send(dial).await.map_err(|_| SendError::Connect("the peer has stopped".into()))?;
+        let connected = async {
+            loop {
+                if let Some(connection) = self.inner.streams.best(to) {
+                    return Ok(connection);
+                }
+                if turns.changed().await.is_err() {
+                    return Err(SendError::Connect("the peer has stopped".into()));
+                }
+            }
+        };
+        tokio::time::timeout(CONNECT_WITHIN, connected)
+            .await
+            .unwrap_or(Err(SendError::ConnectTimeout(CONNECT_WITHIN)))
+            .inspect_err(|_| self.report_failure(to))
+    }
+
+    /// Waits until the operating system has given us our addresses.
+    async fn listening(&self) {
+        let mut addresses = self.inner.addresses.clone();
+        let given = addresses.wait_for(|addresses| !addresses.is_empty());
+        if tokio::time::timeout(Duration::from_secs(2), given).await.is_err() {
+            tracing::warn!("no address to listen on yet: is there a network interface?");
+        }
+    }
+}
+
+/// The names of a mesh's protocols.
+#[derive(Debug, Clone)]
+struct Protocols {
+    gossip: StreamProtocol,
+    http: StreamProtocol,
+}
+
+impl Protocols {
+    fn of(mesh: &MeshName) -> Self {
+        let protocol = |name| StreamProtocol::try_from_owned(name).expect("a protocol name starts with a slash");
+        Self { gossip: protocol(gossip_protocol(mesh)), http: protocol(http_protocol(mesh)) }
+    }
+
+    fn offered(&self, http: bool) -> Vec<StreamProtocol> {
+        let http = http.then(|| self.http.clone());
+        std::iter::once(self.gossip.clone()).chain(http).collect()
+    }
+}
+
+/// Hands inbound substreams to whom they are for.
+async fn dispatch(
+    mut inbound: mpsc::Receiver<Inbound>,
+    protocols: Protocols,
+    reader: link::Reader,
+    http: mpsc::Sender<Inbound>,
+    tasks: Tasks,
+) {
+    while let Some(stream) = inbound.recv().await {
+        if stream.protocol == protocols.gossip {
+            tasks.spawn(reader.clone().read(stream.peer, stream.stream));
+        } else if http.try_send(stream).is_err() {
+            // Dropping resets the substream: the caller tries another node.
+            tracing::warn!("request stream refused: the agent does not keep up");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

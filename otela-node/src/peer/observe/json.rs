@@ -1,0 +1,105 @@
+//! Nodes and models as JSON.
+
+use crate::peer::{Path, Peer};
+use libp2p::PeerId;
+use otela_proto::{
+    payload::{Hardware, Payload, Role, Service},
+    registry::{Belief, ModelState, Node},
+};
+use serde_json::{Value, json};
+
+/// A node: what its owner said, and under `belief` what this peer thinks of it.
+pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
+    let entry = &node.entry;
+    let payload = entry.payload();
+    json!({
+        "id": id.to_string(),
+        "session": entry.session(),
+        "lifecycle": entry.rank().lifecycle,
+        "version": entry.rank().version,
+        "draining": payload.draining,
+        "roles": roles(payload),
+        "hardware": payload.hardware.as_ref().map(hardware),
+        "services": payload.services.iter().map(service).collect::<Vec<_>>(),
+        "labels": payload.labels,
+        "ends_at_ms": payload.ends_at_ms,
+        "started_at_ms": payload.started_at_ms,
+        "issued_at_ms": entry.issued_at_ms(),
+        "software": payload.software,
+        "addresses": payload.multiaddrs().map(|a| a.to_string()).collect::<Vec<_>>(),
+        "belief": belief(peer, id, node),
+    })
+}
+
+/// A model and the sessions that serve it.
+pub(super) fn model(id: &str, state: &ModelState) -> Value {
+    let replicas: Vec<_> = state
+        .ready
+        .iter()
+        .map(|replica| {
+            json!({
+                "session": replica.session(),
+                "node": replica.session().peer.to_string(),
+                "engine": replica.service().engine,
+                "engine_version": replica.service().engine_version,
+                "context_length": unless_zero(replica.model().context_length),
+                "root": replica.model().root,
+            })
+        })
+        .collect();
+    json!({"id": id, "ready": replicas.len(), "unready": state.unready, "replicas": replicas})
+}
+
+pub(super) fn roles(payload: &Payload) -> Vec<&'static str> {
+    payload.roles.iter().filter_map(|role| Role::try_from(*role).ok()).map(Role::name).collect()
+}
+
+fn hardware(hardware: &Hardware) -> Value {
+    let accelerators: Vec<_> = hardware
+        .accelerators
+        .iter()
+        .map(|a| json!({"kind": a.kind, "name": a.name, "count": a.count, "memory_bytes": a.memory_bytes}))
+        .collect();
+    json!({
+        "accelerators": accelerators,
+        "hostname": hardware.hostname,
+        "cpus": hardware.cpus,
+        "memory_bytes": hardware.memory_bytes,
+        "driver": hardware.driver,
+    })
+}
+
+fn service(service: &Service) -> Value {
+    let models: Vec<_> = service
+        .models
+        .iter()
+        .map(|m| json!({"id": m.id, "context_length": unless_zero(m.context_length), "root": m.root}))
+        .collect();
+    json!({
+        "name": service.name,
+        "engine": service.engine,
+        "engine_version": service.engine_version,
+        "features": service.features,
+        "loading": (!service.loading.is_empty()).then_some(&service.loading),
+        "models": models,
+    })
+}
+
+fn belief(peer: &Peer, id: &PeerId, node: &Node) -> Value {
+    let state = match node.belief {
+        Belief::Alive => "alive",
+        Belief::Unreachable(_) => "unreachable",
+        Belief::Gone(_) => "gone",
+    };
+    let connection = peer.connection(id);
+    let path = connection.as_ref().map(|c| match c.path() {
+        Path::Direct => "direct",
+        Path::Relayed => "relayed",
+    });
+    let rtt_ms = connection.and_then(|c| c.rtt()).map(|rtt| rtt.as_secs_f64() * 1e3);
+    json!({"state": state, "path": path, "rtt_ms": rtt_ms})
+}
+
+fn unless_zero(number: u64) -> Option<u64> {
+    (number != 0).then_some(number)
+}

@@ -1,0 +1,173 @@
+//! Real peers over loopback.
+
+use super::*;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, service::service_fn};
+use otela_proto::{
+    payload::{ModelCard, Role, Service},
+    registry::Belief,
+};
+use std::convert::Infallible;
+use tokio::time::timeout;
+
+const SOON: Duration = Duration::from_secs(20);
+
+struct Running {
+    peer: Peer,
+    tasks: Tasks,
+    http: Option<mpsc::Receiver<Inbound>>,
+}
+
+async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) -> Running {
+    let config = PeerConfig {
+        mesh: mesh.parse().unwrap(),
+        identity: Identity::ephemeral(),
+        roles: vec![role],
+        listen: vec![listen.parse().unwrap()],
+        external: vec![],
+        bootstrap,
+        serves_http: role == Role::Node,
+        software: "test".into(),
+    };
+    let tasks = Tasks::new();
+    let (peer, http) = Peer::start(config, &tasks, &Metrics::new()).await.unwrap();
+    Running { peer, tasks, http: Some(http) }
+}
+
+async fn tcp(mesh: &str, role: Role, bootstrap: Vec<Multiaddr>) -> Running {
+    start(mesh, role, "/ip4/127.0.0.1/tcp/0", bootstrap).await
+}
+
+async fn until(peer: &Peer, what: &str, holds: impl Fn(&View) -> bool) {
+    let mut changes = peer.view_changes();
+    let wait = async {
+        while !holds(&peer.view()) {
+            changes.changed().await.unwrap();
+        }
+    };
+    timeout(SOON, wait).await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+fn serving(model: &str) -> Announcement {
+    let models = vec![ModelCard { id: model.into(), ..ModelCard::default() }];
+    let service = Service { name: "llm".into(), models, ..Service::default() };
+    Announcement { lifecycle: Lifecycle::Serving, services: vec![service], ..Announcement::default() }
+}
+
+fn ready(view: &View, model: &str) -> usize {
+    view.model(model).map_or(0, |(_, state)| state.ready.len())
+}
+
+/// Answers every request with its own body.
+fn echo(running: &mut Running) {
+    let service = service_fn(async |request: Request<Incoming>| {
+        let body = request.into_body().collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        Ok::<_, Infallible>(Response::new(Full::new(body)))
+    });
+    let streams = running.http.take().unwrap();
+    running.tasks.spawn(tunnel::serve(streams, service, running.tasks.clone()));
+}
+
+async fn ask(from: &Peer, to: &PeerId, text: &'static str) -> Result<Bytes, SendError> {
+    let head = Request::post("/echo").header("host", "node").body(()).unwrap().into_parts().0;
+    let (response, path) = from.send(to, head, RequestBody::Whole(Bytes::from_static(text.as_bytes()))).await?;
+    assert_eq!(path, Path::Direct);
+    Ok(response.into_body().collect().await.unwrap().to_bytes())
+}
+
+#[tokio::test]
+async fn a_mesh_of_three_finds_itself_and_carries_requests() {
+    let relay = tcp("lab", Role::Relay, vec![]).await;
+    let ingress = tcp("lab", Role::Ingress, relay.peer.addresses()).await;
+    let mut node = tcp("lab", Role::Node, relay.peer.addresses()).await;
+    echo(&mut node);
+    node.peer.announce(serving("org/m")).await.unwrap();
+    until(&ingress.peer, "the ingress learns of the model", |view| ready(view, "org/m") == 1).await;
+    until(&relay.peer, "and so does the relay", |view| ready(view, "org/m") == 1).await;
+    for _ in 0..20 {
+        assert_eq!(ask(&ingress.peer, &node.peer.id(), "hello").await.unwrap(), "hello");
+    }
+    node.peer.announce(Announcement { lifecycle: Lifecycle::Down, ..serving("org/m") }).await.unwrap();
+    until(&ingress.peer, "Down is seen", |view| {
+        ready(view, "org/m") == 0
+            && view.node(&node.peer.id()).is_some_and(|n| n.entry.rank().lifecycle == Lifecycle::Down)
+    })
+    .await;
+    node.peer.leave(SOON).await;
+    until(&ingress.peer, "Left is seen", |view| !view.node(&node.peer.id()).unwrap().is_listed()).await;
+}
+
+#[tokio::test]
+async fn quic_alone_is_enough() {
+    let relay = start("lab", Role::Relay, "/ip4/127.0.0.1/udp/0/quic-v1", vec![]).await;
+    let mut node = start("lab", Role::Node, "/ip4/127.0.0.1/udp/0/quic-v1", relay.peer.addresses()).await;
+    echo(&mut node);
+    until(&relay.peer, "the node is seen", |view| view.node(&node.peer.id()).is_some()).await;
+    assert_eq!(ask(&relay.peer, &node.peer.id(), "over quic").await.unwrap(), "over quic");
+}
+
+#[tokio::test]
+async fn p40_a_dead_node_is_out_of_rotation_at_once_and_back_when_it_returns() {
+    let relay = tcp("lab", Role::Relay, vec![]).await;
+    let node = tcp("lab", Role::Node, relay.peer.addresses()).await;
+    node.peer.announce(serving("m")).await.unwrap();
+    until(&relay.peer, "the node is seen", |view| ready(view, "m") == 1).await;
+    let id = node.peer.id();
+    // Nothing is announced: the process is gone.
+    node.tasks.shutdown(Duration::ZERO).await;
+    drop(node);
+    until(&relay.peer, "out of rotation", |view| {
+        ready(view, "m") == 0 && matches!(view.node(&id).unwrap().belief, Belief::Unreachable(_))
+    })
+    .await;
+    assert!(ask(&relay.peer, &id, "x").await.is_err_and(|error| !error.delivered()));
+}
+
+#[tokio::test]
+async fn meshes_do_not_mix() {
+    let relay = tcp("lab", Role::Relay, vec![]).await;
+    let stranger = tcp("other", Role::Node, relay.peer.addresses()).await;
+    let member = tcp("lab", Role::Node, relay.peer.addresses()).await;
+    until(&relay.peer, "the member is seen", |view| view.node(&member.peer.id()).is_some()).await;
+    let gone = async {
+        while relay.peer.connection(&stranger.peer.id()).is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, gone).await.expect("the stranger's connection is closed");
+    assert!(relay.peer.view().node(&stranger.peer.id()).is_none());
+    assert!(stranger.peer.view().node(&relay.peer.id()).is_none());
+}
+
+#[tokio::test]
+async fn a_taken_port_is_one_clear_error() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = PeerConfig {
+        mesh: "lab".parse().unwrap(),
+        identity: Identity::ephemeral(),
+        roles: vec![],
+        listen: vec![format!("/ip4/127.0.0.1/tcp/{}", holder.local_addr().unwrap().port()).parse().unwrap()],
+        external: vec![],
+        bootstrap: vec![],
+        serves_http: false,
+        software: String::new(),
+    };
+    let error = Peer::start(config, &Tasks::new(), &Metrics::new()).await.unwrap_err();
+    let line = crate::telemetry::chain(&error);
+    assert!(line.contains("cannot listen on /ip4/127.0.0.1/tcp/") && line.contains("in use"), "{line}");
+}
+
+#[tokio::test]
+async fn sixty_four_requests_at_once_all_arrive() {
+    let ingress = tcp("lab", Role::Ingress, vec![]).await;
+    let mut node = tcp("lab", Role::Node, ingress.peer.addresses()).await;
+    echo(&mut node);
+    until(&ingress.peer, "the node is seen", |view| view.node(&node.peer.id()).is_some()).await;
+    let id = node.peer.id();
+    let all = (0..64).map(|_| ask(&ingress.peer, &id, "hello"));
+    for answer in futures::future::join_all(all).await {
+        assert_eq!(answer.unwrap(), "hello");
+    }
+}

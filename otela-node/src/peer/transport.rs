@@ -1,0 +1,84 @@
+//! The ways a peer talks: TCP with Noise and yamux, and QUIC.
+//!
+//! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
+//! place before the swarm sees it.
+
+use super::defaults::MUXER_STREAMS_MAX;
+use libp2p::{
+    Multiaddr, PeerId, Transport,
+    core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
+    identity::Keypair,
+    noise, quic, tcp, yamux,
+};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener, UdpSocket},
+};
+
+/// The transport cannot be set up: the key does not suit it.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up encryption with this key")]
+pub struct TransportError(#[source] noise::Error);
+
+/// Every transport, encrypted and multiplexed.
+pub(super) fn build(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, TransportError> {
+    let mut muxer = yamux::Config::default();
+    muxer.set_max_num_streams(MUXER_STREAMS_MAX);
+    let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(key).map_err(TransportError)?)
+        .multiplex(muxer)
+        .timeout(std::time::Duration::from_secs(10));
+    let mut quic_config = quic::Config::new(key);
+    quic_config.max_concurrent_stream_limit = MUXER_STREAMS_MAX as u32;
+    let quic = quic::tokio::Transport::new(quic_config);
+    Ok(tcp
+        .or_transport(quic)
+        .map(|either, _| match either {
+            futures::future::Either::Left((peer, muxer)) => (peer, StreamMuxerBox::new(muxer)),
+            futures::future::Either::Right((peer, muxer)) => (peer, StreamMuxerBox::new(muxer)),
+        })
+        .boxed())
+}
+
+/// libp2p listens with `SO_REUSEPORT`, so two processes of one user can bind the same port and the kernel deals
+/// connections out at random. A bind without that option tells whether the port is free.
+pub(super) fn check_free(address: &Multiaddr) -> io::Result<()> {
+    match socket_of(address) {
+        Some((socket, true)) if socket.port() != 0 => TcpListener::bind(socket).map(drop),
+        Some((socket, false)) if socket.port() != 0 => UdpSocket::bind(socket).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The socket of an address and whether it is TCP.
+fn socket_of(address: &Multiaddr) -> Option<(SocketAddr, bool)> {
+    use libp2p::multiaddr::Protocol;
+    let mut parts = address.iter();
+    let ip = match parts.next()? {
+        Protocol::Ip4(ip) => ip.into(),
+        Protocol::Ip6(ip) => ip.into(),
+        _ => return None,
+    };
+    match parts.next()? {
+        Protocol::Tcp(port) => Some((SocketAddr::new(ip, port), true)),
+        Protocol::Udp(port) => Some((SocketAddr::new(ip, port), false)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_noticed() {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = holder.local_addr().unwrap().port();
+        let taken = format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap();
+        assert_eq!(check_free(&taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(holder);
+        check_free(&taken).unwrap();
+        check_free(&"/ip4/0.0.0.0/tcp/0".parse().unwrap()).unwrap();
+    }
+}
