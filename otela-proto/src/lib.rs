@@ -7,6 +7,7 @@
 //!
 //! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`registry`], [`gossip`].
 
+pub mod engine_path;
 pub mod entry;
 pub mod gossip;
 pub mod id;

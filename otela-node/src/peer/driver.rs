@@ -112,8 +112,7 @@ impl Driver {
             .with_notify_handler_buffer_size(NonZeroUsize::MIN.saturating_add(63))
             .with_per_connection_event_buffer_size(64)
             .with_dial_concurrency_factor(NonZeroU8::MIN.saturating_add(7));
-        let mut swarm =
-            Swarm::new(transport::build(key)?, net, key.public().to_peer_id(), swarm_config);
+        let mut swarm = Swarm::new(transport::build(key)?, net, key.public().to_peer_id(), swarm_config);
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }

@@ -287,7 +287,9 @@ impl Driver {
         }
         let Some(rank) = self.core.registry().rank(&owner) else { return };
         if self.own.overtaken(rank) {
-            tracing::warn!("the mesh knows a later session of this peer's key: starting a new one above it. If another process uses the same key, stop one of them");
+            tracing::warn!(
+                "the mesh knows a later session of this peer's key: starting a new one above it. If another process uses the same key, stop one of them"
+            );
             self.say_own();
         }
     }

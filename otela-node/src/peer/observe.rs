@@ -31,7 +31,6 @@ pub(super) struct Observed {
 }
 
 /// The routes that every peer serves.
-#[must_use]
 pub fn router(peer: Peer, metrics: Metrics, ready: Ready) -> Router {
     Router::new()
         .route("/health", get(async || Json(json!({"status": "ok"}))))

@@ -47,8 +47,7 @@ impl Own {
     pub(super) fn new(config: &PeerConfig) -> Self {
         let now_ms = unix_ms();
         let roles = config.roles.iter().map(|role| *role as i32).collect();
-        let base =
-            Payload { roles, software: config.software.clone(), started_at_ms: now_ms, ..Payload::default() };
+        let base = Payload { roles, software: config.software.clone(), started_at_ms: now_ms, ..Payload::default() };
         Self {
             key: config.identity.keypair().clone(),
             mesh: config.mesh.clone(),
@@ -80,8 +79,7 @@ impl Own {
     pub(super) fn entry(&mut self, addresses: Vec<Multiaddr>) -> Result<Entry, Refusal> {
         self.addresses = addresses;
         self.version += 1;
-        let rank =
-            Rank { epoch: self.epoch, lifecycle: self.announced.lifecycle, version: self.version };
+        let rank = Rank { epoch: self.epoch, lifecycle: self.announced.lifecycle, version: self.version };
         let payload = self.payload(&self.announced);
         Entry::sign(&self.key, &self.mesh, Draft { rank, issued_at_ms: unix_ms(), payload })
     }

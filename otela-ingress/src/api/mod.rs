@@ -1,0 +1,44 @@
+//! The OpenAI surface: which route leads where.
+
+mod body;
+mod error;
+mod inference;
+mod models;
+mod scan;
+
+use crate::{answer::Answer, forward::App};
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{Response, StatusCode},
+    response::IntoResponse,
+    routing::{get, post},
+};
+use error::ApiError;
+use std::sync::Arc;
+
+/// All routes of an ingress. `observed` are those that every peer has.
+pub(crate) fn router(app: Arc<App>, observed: Router) -> Router {
+    let inference = |path: &str| Router::new().route(path, post(inference::infer).fallback(wrong_method));
+    Router::new()
+        .merge(inference("/v1/chat/completions"))
+        .merge(inference("/v1/completions"))
+        .merge(inference("/v1/embeddings"))
+        .route("/v1/models", get(models::list).fallback(wrong_method))
+        .route("/v1/models/{*id}", get(models::retrieve).fallback(wrong_method))
+        // Whatever else engines serve: routed by the model that the body names, if the path is an inference route.
+        .fallback(inference::any)
+        .with_state(app)
+        .merge(observed)
+}
+
+async fn wrong_method(request: Request) -> Response<Body> {
+    let message = format!("Method {} is not allowed here.", request.method());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed").into_response()
+}
+
+/// A body of ours as axum's.
+fn boxed(response: Response<Answer>) -> Response<Body> {
+    response.map(Body::new)
+}

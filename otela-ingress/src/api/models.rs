@@ -1,0 +1,51 @@
+//! The list of models, from this ingress' own replica of the registry: no node is asked.
+
+use super::error::ApiError;
+use crate::{candidate::NoCandidate, forward::App};
+use axum::{
+    Json,
+    body::Body,
+    extract::{Path, State},
+    http::Response,
+    response::IntoResponse,
+};
+use otela_proto::registry::ModelState;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Models that at least one replica is ready to serve, each once, ordered by id.
+pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let view = app.peer.view();
+    let models: Vec<_> = view.models().filter_map(|(id, state)| model(id, state)).collect();
+    Json(json!({"object": "list", "data": models}))
+}
+
+/// One of them, the very object of the list. Ids may hold slashes and colons, encoded or not.
+pub(super) async fn retrieve(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
+    let view = app.peer.view();
+    let Some((known, state)) = view.model(&id) else {
+        return ApiError::no_candidate(NoCandidate::Unknown, &id).into_response();
+    };
+    match model(known, state) {
+        Some(model) => Json(model).into_response(),
+        None => ApiError::no_candidate(NoCandidate::NotReady, &id).into_response(),
+    }
+}
+
+fn model(id: &str, state: &ModelState) -> Option<Value> {
+    // The first session by order, so that the answer does not change from call to call.
+    let first = state.ready.first()?;
+    let started_ms = state.ready.iter().map(|replica| replica.entry().payload().started_at_ms).min()?;
+    // What every replica can do.
+    let contexts = state.ready.iter().map(|replica| replica.model().context_length).filter(|length| *length > 0);
+    let mut model = json!({
+        "id": id,
+        "object": "model",
+        "created": started_ms / 1000,
+        "owned_by": match first.model().owned_by.as_str() { "" => "otela", owner => owner },
+    });
+    if let Some(context) = contexts.min() {
+        model["max_model_len"] = context.into();
+    }
+    Some(model)
+}

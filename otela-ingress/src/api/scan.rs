@@ -1,0 +1,66 @@
+//! Finds in a body what routing needs, in one pass and without building the document.
+
+use super::error::ApiError;
+use serde::Deserialize;
+use std::borrow::Cow;
+
+/// The fields that routing needs. Naming one of them twice is an error: which of the two an engine would take is
+/// anybody's guess.
+#[derive(Debug, Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow, default)]
+    model: Option<Text<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The model that a JSON body names.
+pub(crate) fn model(body: &[u8]) -> Result<String, ApiError> {
+    if body.trim_ascii().is_empty() {
+        return Err(ApiError::bad_request("The request has no body; a JSON object with `model` is needed."));
+    }
+    let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| {
+        let message = format!("The request body is not valid: {error}.");
+        let about_model = error.to_string().contains("`model`");
+        let error = ApiError::bad_request(message);
+        if about_model { error.param("model") } else { error }
+    })?;
+    match fields.model {
+        Some(Text(model)) if !model.is_empty() => Ok(model.into_owned()),
+        _ => Err(ApiError::bad_request("The request names no `model`.").param("model").code("missing_model")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p05_only_the_model_is_looked_at() {
+        let body = r#"{"zzz_future":{"a":[1e-7,12345678901234567]},"model":"org\/m:tag","stream":"odd"}"#;
+        assert_eq!(model(body.as_bytes()).unwrap(), "org/m:tag");
+        assert_eq!(model(br#"{"messages":[{"model":"inner"}],"model":"outer"}"#).unwrap(), "outer");
+        let deep = format!(r#"{{"x":{}{},"model":"m"}}"#, "[".repeat(5_000), "]".repeat(5_000));
+        assert_eq!(model(deep.as_bytes()).unwrap(), "m");
+    }
+
+    #[test]
+    fn p27_what_is_ambiguous_or_missing_is_refused() {
+        for bad in [
+            "",
+            "  ",
+            "{",
+            "[]",
+            "\"m\"",
+            "{}",
+            r#"{"model":""}"#,
+            r#"{"model":null}"#,
+            r#"{"model":7}"#,
+            r#"{"model":"a","model":"b"}"#,
+            r#"{"model":"a"} x"#,
+        ] {
+            assert!(model(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! From a model's name to the replicas that may be picked.
+
+use otela_proto::registry::{Replica, View};
+use std::sync::Arc;
+
+/// Why there is no candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoCandidate {
+    /// Nobody has ever announced the model: asking again is pointless.
+    Unknown,
+    /// It is known, but nobody is ready to serve it now: asking again may help.
+    NotReady,
+}
+
+/// The replicas that are ready to serve `model`, ordered by session. Case counts.
+pub(crate) fn of(view: &View, model: &str) -> Result<Vec<Arc<Replica>>, NoCandidate> {
+    let (_, state) = view.model(model).ok_or(NoCandidate::Unknown)?;
+    if state.ready.is_empty() {
+        return Err(NoCandidate::NotReady);
+    }
+    Ok(state.ready.to_vec())
+}

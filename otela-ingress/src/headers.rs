@@ -1,0 +1,147 @@
+//! Which headers travel.
+//!
+//! Towards nodes: a short list of what engines use. Nodes belong to other people, so callers' credentials, cookies,
+//! addresses and habits stay here, and whatever is not known to be needed does too. Towards clients: everything but
+//! what belongs to one hop.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{self, CONNECTION},
+};
+use otela_node::peer::Path;
+use otela_proto::PeerId;
+
+/// The request's id, ours.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const NODE: HeaderName = HeaderName::from_static("x-otela-node");
+const PATH: HeaderName = HeaderName::from_static("x-otela-path");
+
+/// What engines are given of a client's headers. `Accept-Encoding` is not among them: answers have to be read here
+/// as far as event boundaries.
+const TO_NODES: [&str; 8] = [
+    "accept",
+    "accept-language",
+    "anthropic-beta",
+    "anthropic-version",
+    "content-type",
+    "openai-beta",
+    "traceparent",
+    "tracestate",
+];
+
+/// Belongs to one hop (RFC 9110 section 7.6.1), or is made anew on each.
+const HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The headers of a node's request, from a client's.
+pub(crate) fn to_node(client: &HeaderMap, request_id: &str) -> HeaderMap {
+    let named = named_by_connection(client);
+    let mut headers = HeaderMap::with_capacity(6);
+    // HTTP/1.1 wants a host; it names nothing, since the substream already leads to the node.
+    headers.insert(header::HOST, HeaderValue::from_static("otela"));
+    for name in TO_NODES {
+        if named.iter().any(|hop| hop == name) {
+            continue;
+        }
+        for value in client.get_all(name) {
+            headers.append(HeaderName::from_static(name), value.clone());
+        }
+    }
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    headers
+}
+
+/// Turns the headers of a node's answer into the client's.
+pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(&PeerId, Path)>) {
+    for name in named_by_connection(headers) {
+        headers.remove(name);
+    }
+    for name in HOP {
+        headers.remove(name);
+    }
+    // Only we may use these names.
+    let ours: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("x-otela-")).cloned().collect();
+    for name in ours {
+        // The simulated engine says that it is simulated; that must reach people.
+        if name != "x-otela-simulated" {
+            headers.remove(name);
+        }
+    }
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    if let Some((node, path)) = from {
+        if let Ok(node) = HeaderValue::from_str(&node.to_string()) {
+            headers.insert(NODE, node);
+        }
+        let path = match path {
+            Path::Direct => "direct",
+            Path::Relayed => "relayed",
+        };
+        headers.insert(PATH, HeaderValue::from_static(path));
+    }
+}
+
+/// Names that a `Connection` header declares to be of one hop.
+fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(n, v)| (HeaderName::from_static(n), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn p24_nothing_personal_leaves() {
+        let client = map(&[
+            ("authorization", "Bearer canary"),
+            ("x-api-key", "canary"),
+            ("cookie", "canary"),
+            ("x-forwarded-for", "canary"),
+            ("user-agent", "canary"),
+            ("x-otela-node", "canary"),
+            ("content-type", "application/json"),
+            ("traceparent", "00-1-2-3"),
+        ]);
+        let node = to_node(&client, "r1");
+        assert!(node.values().all(|value| !value.to_str().unwrap().contains("canary")));
+        assert_eq!(node["content-type"], "application/json");
+        assert_eq!(node["x-request-id"], "r1");
+        assert_eq!(node["traceparent"], "00-1-2-3");
+    }
+
+    #[test]
+    fn p07_headers_of_one_hop_stay_there() {
+        let client = map(&[("connection", "close, Content-Type"), ("content-type", "x"), ("accept", "y")]);
+        let node = to_node(&client, "r1");
+        assert!(!node.contains_key("content-type") && node.contains_key("accept"));
+        let mut answer = map(&[
+            ("connection", "X-Private"),
+            ("x-private", "1"),
+            ("transfer-encoding", "chunked"),
+            ("keep-alive", "timeout=5"),
+            ("x-otela-not-delivered", "1"),
+            ("content-encoding", "gzip"),
+            ("retry-after", "30"),
+        ]);
+        to_client(&mut answer, "r1", None);
+        let left: Vec<_> = answer.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["content-encoding", "retry-after", "x-request-id"]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Which paths of an engine may be reached through the mesh.
+//!
+//! An engine also has routes that change or reveal it (loading adapters, profiling, sleeping), and its own API key
+//! does not cover them all. So there is a list of what is allowed, checked by the ingress and again by the node,
+//! against the path exactly as it was sent: whoever writes a path in a roundabout way does not match.
+
+/// Inference routes, below `/v1`.
+const ALLOWED: [&str; 20] = [
+    "audio/speech",
+    "audio/transcriptions",
+    "audio/translations",
+    "chat/completions",
+    "classify",
+    "completions",
+    "detokenize",
+    "embeddings",
+    "images/edits",
+    "images/generations",
+    "images/variations",
+    "messages",
+    "messages/count_tokens",
+    "moderations",
+    "pooling",
+    "rerank",
+    "responses",
+    "score",
+    "tokenize",
+    "v2/rerank",
+];
+
+/// Routes that engines have outside `/v1` as well, and some only there.
+const ALSO_AT_ROOT: [&str; 6] = ["classify", "detokenize", "pooling", "rerank", "score", "tokenize"];
+
+/// Whether `path`, without query and exactly as sent, is an inference route.
+#[must_use]
+pub fn is_inference(path: &str) -> bool {
+    match path.strip_prefix("/v1/") {
+        Some(rest) => ALLOWED.binary_search(&rest).is_ok(),
+        None => path.strip_prefix('/').is_some_and(|rest| ALSO_AT_ROOT.contains(&rest)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p25_only_inference_is_reachable() {
+        assert!(ALLOWED.is_sorted());
+        for good in ["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/tokenize", "/v1/messages"] {
+            assert!(is_inference(good), "{good}");
+        }
+        let control = [
+            "/sleep",
+            "/reset_prefix_cache",
+            "/collective_rpc",
+            "/v1/load_lora_adapter",
+            "/load_lora_adapter_from_tensors",
+            "/start_profile",
+            "/metrics",
+            "/openapi.json",
+            "/v1/models",
+            "/v1/models;/sleep",
+        ];
+        let tricks = [
+            "/v1/../sleep",
+            "/v1/%2e%2e/sleep",
+            "//sleep",
+            "/v1//completions",
+            "/v1/chat/completions/",
+            "/v1/chat%2Fcompletions",
+            "/v1/chat/completions;x",
+            "v1/completions",
+            "",
+        ];
+        for bad in control.into_iter().chain(tricks) {
+            assert!(!is_inference(bad), "{bad}");
+        }
+    }
+}
