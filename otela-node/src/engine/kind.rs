@@ -1,0 +1,297 @@
+//! Which engine a command line starts, and where it says it will listen.
+//!
+//! A guess from names, for defaults and for clear messages only: whether the engine serves, and on which port,
+//! is found by looking (see `listening` and `ready`), never by believing this.
+
+use std::{ffi::OsString, fmt, path::Path};
+
+/// Engines whose habits we know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// vLLM.
+    Vllm,
+    /// SGLang.
+    Sglang,
+    /// llama.cpp's `llama-server`.
+    LlamaServer,
+    /// Ollama.
+    Ollama,
+    /// otela's simulated engine.
+    Otela,
+    /// Anything else.
+    Generic,
+}
+
+impl Engine {
+    /// As shown in records: `vllm`, `sglang`, `llama.cpp`, `ollama`, `otela`, `generic`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::LlamaServer => "llama.cpp",
+            Self::Ollama => "ollama",
+            Self::Otela => "otela",
+            Self::Generic => "generic",
+        }
+    }
+
+    /// Where it listens unless told otherwise.
+    #[must_use]
+    pub fn default_port(self) -> Option<u16> {
+        match self {
+            Self::Vllm | Self::Otela => Some(8000),
+            Self::Sglang => Some(30000),
+            Self::LlamaServer => Some(8080),
+            Self::Ollama => Some(11434),
+            Self::Generic => None,
+        }
+    }
+
+    /// What its API can do beyond plain OpenAI, in the words used in model cards.
+    #[must_use]
+    pub fn features(self) -> &'static [&'static str] {
+        match self {
+            Self::Vllm | Self::Otela => &["continue_final_message"],
+            _ => &[],
+        }
+    }
+
+    fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "vllm" => Some(Self::Vllm),
+            "sglang" => Some(Self::Sglang),
+            "llama-server" | "llama-server.exe" => Some(Self::LlamaServer),
+            "ollama" => Some(Self::Ollama),
+            _ => None,
+        }
+    }
+
+    /// `vllm.entrypoints.openai.api_server` is of vLLM.
+    fn by_module(module: &str) -> Option<Self> {
+        match module.split('.').next() {
+            Some("vllm") => Some(Self::Vllm),
+            Some("sglang") => Some(Self::Sglang),
+            _ => None,
+        }
+    }
+}
+
+/// What a command line says of its engine.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// Whose command it is.
+    pub engine: Engine,
+    /// The address it was told to bind.
+    pub host: Option<String>,
+    /// The port it was told to bind; `Some(0)` leaves it to the kernel.
+    pub port: Option<u16>,
+    /// The key it was told to ask of its clients.
+    pub api_key: Option<String>,
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { engine, host, port, api_key } = self;
+        let api_key = api_key.as_ref().map(|_| "...");
+        f.debug_struct("Kind")
+            .field("engine", engine)
+            .field("host", host)
+            .field("port", port)
+            .field("api_key", &api_key)
+            .finish()
+    }
+}
+
+impl Kind {
+    /// Reads an engine's command line. Never fails: what is not understood is generic.
+    #[must_use]
+    pub fn recognise(argv: &[OsString]) -> Self {
+        let words: Vec<&str> = argv.iter().map(|word| word.to_str().unwrap_or_default()).collect();
+        let engine = engine(&words).unwrap_or(Engine::Generic);
+        let mut port = value(&words, "--port").and_then(|text| text.parse().ok());
+        let mut host = value(&words, "--host").map(str::to_owned);
+        if engine == Engine::Generic && port.is_none() {
+            port = value(&words, "-p").and_then(|text| text.parse().ok());
+        }
+        if engine == Engine::Otela
+            && let Some((ip, listen)) = value(&words, "--listen").and_then(|text| text.rsplit_once(':'))
+        {
+            host = Some(ip.trim_matches(['[', ']']).to_owned());
+            port = listen.parse().ok().or(port);
+        }
+        Self { engine, host, port, api_key: value(&words, "--api-key").map(str::to_owned) }
+    }
+
+    /// The port to expect, from the arguments or the engine's default; `None` when only looking can tell.
+    #[must_use]
+    pub fn expected_port(&self) -> Option<u16> {
+        match self.port {
+            Some(0) => None,
+            Some(port) => Some(port),
+            None => self.engine.default_port(),
+        }
+    }
+}
+
+/// The last `flag VALUE` or `flag=VALUE`, as argument parsers have it.
+fn value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
+    let last = words
+        .iter()
+        .rposition(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))?;
+    words[last].strip_prefix(flag)?.strip_prefix('=').or_else(|| words.get(last + 1).copied())
+}
+
+fn file_name(word: &str) -> &str {
+    Path::new(word).file_name().and_then(|name| name.to_str()).unwrap_or(word)
+}
+
+fn is_python(name: &str) -> bool {
+    name.strip_prefix("python").is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+/// Programs that run the program named further on.
+fn is_launcher(name: &str) -> bool {
+    const LAUNCHERS: [&str; 24] = [
+        "uv",
+        "uvx",
+        "env",
+        "srun",
+        "mpirun",
+        "nice",
+        "numactl",
+        "taskset",
+        "nohup",
+        "stdbuf",
+        "time",
+        "timeout",
+        "apptainer",
+        "singularity",
+        "poetry",
+        "pixi",
+        "pipx",
+        "conda",
+        "mamba",
+        "micromamba",
+        "hatch",
+        "rye",
+        "nsys",
+        "setsid",
+    ];
+    is_python(name) || LAUNCHERS.contains(&name)
+}
+
+fn engine(words: &[&str]) -> Option<Engine> {
+    let (first, rest) = words.split_first()?;
+    let name = file_name(first);
+    if name == "otela" {
+        return (rest.first() == Some(&"engine")).then_some(Engine::Otela);
+    }
+    if let Some(engine) = Engine::by_name(name) {
+        return Some(engine);
+    }
+    if is_python(name) {
+        return python(rest);
+    }
+    if !is_launcher(name) {
+        return None;
+    }
+    // A launcher's own options differ too much to be read: the first word that names a program counts.
+    let next = rest.iter().position(|word| {
+        let name = file_name(word);
+        name == "otela" || Engine::by_name(name).is_some() || is_launcher(name)
+    })?;
+    engine(&rest[next..])
+}
+
+/// Python's own arguments end at `-m MODULE`, `-c CODE` or the first file.
+fn python(words: &[&str]) -> Option<Engine> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match *word {
+            "-m" => return Engine::by_module(words.next()?),
+            "-c" => return None,
+            "-W" | "-X" => {
+                words.next();
+            }
+            option if option.starts_with("-m") => return Engine::by_module(&option[2..]),
+            option if option.starts_with('-') => {}
+            file => {
+                let by_folder =
+                    || Path::new(file).components().rev().find_map(|part| Engine::by_name(part.as_os_str().to_str()?));
+                return Engine::by_name(file_name(file)).or_else(by_folder);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(line: &str) -> Kind {
+        Kind::recognise(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn engines_are_known_by_their_commands() {
+        let cases = [
+            ("vllm serve meta-llama/Llama-3.1-8B", Engine::Vllm),
+            ("/x/bin/vllm serve m", Engine::Vllm),
+            ("python -m vllm.entrypoints.openai.api_server --model m", Engine::Vllm),
+            ("/usr/bin/python3.12 -u -X dev -m vllm.entrypoints.openai.api_server", Engine::Vllm),
+            ("python3 /opt/vllm/entrypoints/openai/api_server.py", Engine::Vllm),
+            ("python3 /venv/bin/vllm serve m", Engine::Vllm),
+            ("uv run vllm serve m", Engine::Vllm),
+            ("uv run --with vllm python -m sglang.launch_server", Engine::Vllm),
+            ("srun --ntasks=1 numactl -N 0 vllm serve m", Engine::Vllm),
+            ("env HF_HOME=/scratch python -m sglang.launch_server --model-path m", Engine::Sglang),
+            ("python -msglang.launch_server", Engine::Sglang),
+            ("llama-server -m m.gguf", Engine::LlamaServer),
+            ("ollama serve", Engine::Ollama),
+            ("otela engine --model m", Engine::Otela),
+            ("/x/otela start", Engine::Generic),
+            ("my-server --backend vllm", Engine::Generic),
+            ("python serve.py --backend vllm", Engine::Generic),
+            ("srun python serve.py vllm", Engine::Generic),
+            ("python3-config vllm", Engine::Generic),
+            ("", Engine::Generic),
+        ];
+        for (line, engine) in cases {
+            assert_eq!(kind(line).engine, engine, "{line}");
+        }
+    }
+
+    #[test]
+    fn ports_and_hosts_come_from_the_arguments() {
+        let cases = [
+            ("vllm serve m", None, Some(8000)),
+            ("vllm serve m --port 8123", Some(8123), Some(8123)),
+            ("vllm serve m --port=1 --port=2", Some(2), Some(2)),
+            ("vllm serve m --port", None, Some(8000)),
+            ("vllm serve m --port banana", None, Some(8000)),
+            ("vllm serve m --port 70000", None, Some(8000)),
+            ("vllm serve m --ports 5", None, Some(8000)),
+            ("vllm serve m -p 5", None, Some(8000)),
+            ("my-server -p 5", Some(5), Some(5)),
+            ("my-server", None, None),
+            ("sglang serve --port 0", Some(0), None),
+            ("llama-server", None, Some(8080)),
+            ("ollama serve", None, Some(11434)),
+            ("otela engine --listen [::1]:7000", Some(7000), Some(7000)),
+        ];
+        for (line, port, expected) in cases {
+            assert_eq!((kind(line).port, kind(line).expected_port()), (port, expected), "{line}");
+        }
+        assert_eq!(kind("vllm serve m --host=::1").host.as_deref(), Some("::1"));
+        assert_eq!(kind("otela engine --listen [::1]:7000").host.as_deref(), Some("::1"));
+    }
+
+    #[test]
+    fn a_key_is_read_and_not_shown() {
+        let kind = kind("vllm serve m --api-key hunter2");
+        assert_eq!(kind.api_key.as_deref(), Some("hunter2"));
+        assert!(!format!("{kind:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,252 @@
+//! What the engine prints: always read, echoed if anybody takes it, the last lines kept.
+//!
+//! The engine never waits for a reader of ours. Memory is bounded whatever it prints: so many lines of so many
+//! bytes, and so many chunks on their way to our own output; what does not fit is dropped and counted.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{self, Write},
+    os::fd::AsFd,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    sync::oneshot,
+};
+
+/// Lines kept.
+const LINES_MAX: usize = 2000;
+/// Bytes kept of one line.
+const LINE_BYTES_MAX: usize = 4096;
+/// Bytes read at once: what a pipe holds.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Chunks waiting for each of our own outputs; 2 MiB together.
+const ECHO_CHUNKS: usize = 32;
+
+/// The last lines of an engine's standard output and standard error, in the order they were read. Clones share.
+#[derive(Debug, Clone, Default)]
+pub struct Output {
+    ring: Arc<Mutex<Ring>>,
+}
+
+impl Output {
+    /// At most `n` lines, oldest first, unfinished ones at the end. Longer lines than 4 KiB are cut and say so;
+    /// bytes that are not UTF-8 are replaced.
+    #[must_use]
+    pub fn last_lines(&self, n: usize) -> Vec<String> {
+        let ring = self.ring();
+        let unfinished = ring.partial.iter().filter(|p| !p.bytes.is_empty()).map(Partial::text);
+        let mut lines: Vec<String> = ring.lines.iter().rev().take(n).rev().cloned().chain(unfinished).collect();
+        lines.drain(..lines.len().saturating_sub(n));
+        lines
+    }
+
+    /// The newest line that is not blank, finished or not: what a progress bar says now.
+    #[must_use]
+    pub fn last_line(&self) -> Option<String> {
+        self.last_lines(16).into_iter().rev().find(|line| !line.trim().is_empty())
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads `pipe` to its end.
+    pub(super) async fn drain(self, mut pipe: impl AsyncRead + Unpin, stream: Stream, echo: Option<Echo>) {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            match pipe.read(&mut chunk).await {
+                Ok(0) => return,
+                Ok(n) => {
+                    if let Some(echo) = &echo {
+                        echo.send(stream, &chunk[..n]);
+                    }
+                    self.ring().feed(stream, &chunk[..n]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::warn!(%error, ?stream, "cannot read the engine's output any more");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    lines: VecDeque<String>,
+    partial: [Partial; 2],
+}
+
+impl Ring {
+    fn feed(&mut self, stream: Stream, mut rest: &[u8]) {
+        let partial = &mut self.partial[stream as usize];
+        while !rest.is_empty() {
+            let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let (run, next) = rest.split_at(end.unwrap_or(rest.len()));
+            partial.extend(run);
+            match next.first() {
+                Some(b'\n') => {
+                    if self.lines.len() == LINES_MAX {
+                        self.lines.pop_front();
+                    }
+                    self.lines.push_back(partial.text());
+                    partial.clear();
+                }
+                Some(_) => partial.returned = true,
+                None => {}
+            }
+            rest = next.get(1..).unwrap_or_default();
+        }
+    }
+}
+
+/// A line that has not ended yet.
+#[derive(Debug, Default)]
+struct Partial {
+    bytes: Vec<u8>,
+    lost: u64,
+    /// A carriage return was read: more text overwrites, as on a terminal. Progress bars would else be one line
+    /// of megabytes.
+    returned: bool,
+}
+
+impl Partial {
+    fn extend(&mut self, run: &[u8]) {
+        if run.is_empty() {
+            return;
+        }
+        if self.returned {
+            self.clear();
+        }
+        let kept = run.len().min(LINE_BYTES_MAX - self.bytes.len());
+        self.bytes.extend_from_slice(&run[..kept]);
+        self.lost += (run.len() - kept) as u64;
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.lost = 0;
+        self.returned = false;
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::from_utf8_lossy(&self.bytes).into_owned();
+        // A replacement character is longer than the byte it stands for.
+        text.truncate(text.floor_char_boundary(LINE_BYTES_MAX));
+        if self.lost > 0 {
+            text.push_str(&format!(" [... {} bytes cut]", self.lost));
+        }
+        text
+    }
+}
+
+enum Parcel {
+    Bytes(Vec<u8>),
+    Flush(oneshot::Sender<()>),
+}
+
+/// Copies engines' output to our own, unchanged. Two threads do the writing, because a terminal or pipe that
+/// nobody reads would block a task; what they cannot take in time is dropped and counted. Make one per agent;
+/// clones share it, and the threads end with the last.
+#[derive(Debug, Clone)]
+pub struct Echo {
+    stdout: mpsc::SyncSender<Parcel>,
+    stderr: mpsc::SyncSender<Parcel>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Echo {
+    /// To this process's standard output and standard error.
+    ///
+    /// # Errors
+    /// One of them is closed, or no thread can be made.
+    pub fn to_own_output() -> io::Result<Self> {
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        Self::to(stdout, stderr)
+    }
+
+    /// To these two writers.
+    ///
+    /// # Errors
+    /// No thread can be made.
+    pub fn to(stdout: impl Write + Send + 'static, stderr: impl Write + Send + 'static) -> io::Result<Self> {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let stdout = writer("engine-stdout", stdout, Arc::clone(&dropped))?;
+        let stderr = writer("engine-stderr", stderr, Arc::clone(&dropped))?;
+        Ok(Self { stdout, stderr, dropped })
+    }
+
+    /// Bytes that were not echoed since the start, because our own output was full, slow or closed.
+    #[must_use]
+    pub fn dropped_bytes(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    fn send(&self, stream: Stream, bytes: &[u8]) {
+        let target = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        if target.try_send(Parcel::Bytes(bytes.to_vec())).is_err() {
+            count(&self.dropped, bytes.len());
+        }
+    }
+
+    /// Waits, at most `limit`, until what was sent so far is written.
+    pub(super) async fn flush(&self, limit: Duration) {
+        let waits = [&self.stdout, &self.stderr].map(|target| {
+            let (written, wait) = oneshot::channel();
+            target.try_send(Parcel::Flush(written)).ok().map(|()| wait)
+        });
+        let all = futures::future::join_all(waits.into_iter().flatten());
+        let _too_slow = tokio::time::timeout(limit, all).await;
+    }
+}
+
+fn count(dropped: &AtomicU64, bytes: usize) {
+    if dropped.fetch_add(bytes as u64, Ordering::Relaxed) == 0 {
+        tracing::warn!("our own output does not take the engine's: dropping some of it");
+    }
+}
+
+fn writer(
+    name: &str,
+    mut target: impl Write + Send + 'static,
+    dropped: Arc<AtomicU64>,
+) -> io::Result<mpsc::SyncSender<Parcel>> {
+    let (sender, parcels) = mpsc::sync_channel(ECHO_CHUNKS);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        for parcel in parcels {
+            match parcel {
+                Parcel::Bytes(bytes) => {
+                    if target.write_all(&bytes).and_then(|()| target.flush()).is_err() {
+                        count(&dropped, bytes.len());
+                    }
+                }
+                Parcel::Flush(written) => {
+                    let _gave_up_waiting = written.send(());
+                }
+            }
+        }
+    })?;
+    Ok(sender)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+pub(crate) mod launch;
+pub(crate) mod ready;
+pub(crate) mod tree;
