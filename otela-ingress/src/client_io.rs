@@ -112,7 +112,11 @@ impl Watcher {
     /// Resolves when the client has gone for good; never for one that only stopped sending. Must run in the task
     /// that serves the connection, so that a probe cannot fall into the middle of an answer.
     pub(crate) async fn gone(&self) {
-        self.state.half_closed.cancelled().await;
+        // Readiness of this kind comes with FIN, and not with data that waits to be read.
+        if self.tcp.ready(Interest::PRIORITY).await.is_err() {
+            return;
+        }
+        self.state.half_closed.cancel();
         let waiting = self.state.waiting.load(Ordering::Relaxed) > 0;
         let silent = !self.state.answering.load(Ordering::Relaxed);
         if waiting && silent && self.state.may_probe.load(Ordering::Relaxed) {
@@ -130,12 +134,6 @@ impl AsyncRead for ClientIo {
         loop {
             std::task::ready!(self.tcp.poll_read_ready(cx))?;
             match self.tcp.try_read(buffer.initialize_unfilled()) {
-                Ok(0) => {
-                    if buffer.remaining() > 0 {
-                        self.state.half_closed.cancel();
-                    }
-                    return Poll::Ready(Ok(()));
-                }
                 Ok(read) => {
                     buffer.advance(read);
                     return Poll::Ready(Ok(()));

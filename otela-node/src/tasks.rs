@@ -75,6 +75,12 @@ impl Tasks {
         self.draining.cancel();
     }
 
+    /// Asks everything to end now.
+    pub fn stop(&self) {
+        self.draining.cancel();
+        self.stopped.cancel();
+    }
+
     /// Drains, waits up to `grace` for the tasks to end by themselves, then stops what is left and waits for it.
     /// Returns whether everything ended within the grace.
     pub async fn shutdown(&self, grace: Duration) -> bool {

@@ -6,6 +6,7 @@ use crate::{
     client_io::Client,
     forward::{App, ForwardError, Inference, forward},
     headers,
+    metrics::End,
 };
 use axum::{
     Extension,
@@ -15,7 +16,7 @@ use axum::{
     response::IntoResponse,
 };
 use otela_proto::engine_path;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// A route of its own.
@@ -27,15 +28,17 @@ pub(super) async fn infer(
     let _waiting = client.request_begins(request.version());
     let id = request_id();
     let begun = Instant::now();
-    let _counted = Counted::new(&app);
-    match read(&app, client, request, &id).await {
+    let mut waiting_request = Unanswered::new(&app);
+    let response = match read(&app, client, request, &id).await {
         Ok(inference) => {
             let response = answer_for(&app, inference).await;
             app.metrics.first_byte.observe(begun.elapsed().as_secs_f64());
             response
         }
         Err(error) => refuse(&app, error.request(&id)),
-    }
+    };
+    waiting_request.answered = true;
+    response
 }
 
 /// Every route that has no handler: an inference route that engines have, or nothing.
@@ -85,7 +88,7 @@ async fn answer_for(app: &App, request: Inference) -> Response<Body> {
 }
 
 fn refuse(app: &App, error: ApiError) -> Response<Body> {
-    app.metrics.ended(error.end(), std::time::Duration::ZERO);
+    app.metrics.ended(error.end(), Duration::ZERO);
     error.into_response()
 }
 
@@ -94,18 +97,24 @@ fn request_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Requests that wait for the head of their answer.
-struct Counted<'a>(&'a App);
+/// A request that waits for the head of its answer. Dropped while it still does, its client has gone.
+struct Unanswered<'a> {
+    app: &'a App,
+    answered: bool,
+}
 
-impl<'a> Counted<'a> {
+impl<'a> Unanswered<'a> {
     fn new(app: &'a App) -> Self {
         app.metrics.in_flight.inc();
-        Self(app)
+        Self { app, answered: false }
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        self.0.metrics.in_flight.dec();
+        self.app.metrics.in_flight.dec();
+        if !self.answered {
+            self.app.metrics.ended(End::ClientGone, Duration::ZERO);
+        }
     }
 }

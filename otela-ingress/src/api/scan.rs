@@ -20,6 +20,10 @@ pub(crate) fn model(body: &[u8]) -> Result<String, ApiError> {
     if body.trim_ascii().is_empty() {
         return Err(ApiError::bad_request("The request has no body; a JSON object with `model` is needed."));
     }
+    // An array would be taken for the fields in their order.
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err(ApiError::bad_request("The request body is not valid: a JSON object is needed."));
+    }
     let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| {
         let message = format!("The request body is not valid: {error}.");
         let about_model = error.to_string().contains("`model`");
@@ -52,6 +56,7 @@ mod tests {
             "  ",
             "{",
             "[]",
+            r#"["m"]"#,
             "\"m\"",
             "{}",
             r#"{"model":""}"#,

@@ -5,6 +5,7 @@
 //! it truly serves. Restarting, and what a failure means for the node, are the agent's business.
 
 mod ask;
+mod client;
 mod control;
 pub mod guard;
 mod kind;
@@ -16,6 +17,7 @@ mod ready;
 mod serving;
 mod tree;
 
+pub use client::Client;
 pub use control::Exit;
 pub use kind::{Engine, Kind};
 pub use listening::{Holder, Listener, Listening, listening};

@@ -60,8 +60,8 @@ pub(super) enum Event {
     Stranger(PeerId),
     /// This peer wants to say this of itself; answered when it is on its way to neighbours.
     Announce(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
-    /// Answered when everything that waits for neighbours has been written to them.
-    Flush(oneshot::Sender<()>),
+    /// This session ends; answered when that has been written to the neighbours.
+    Leave(oneshot::Sender<()>),
 }
 
 /// What other parts of the peer see of the gossip task.
@@ -187,13 +187,13 @@ impl Driver {
             Event::Announce(announcement, done) => {
                 let said = self.own.announce(*announcement);
                 if said.is_ok() {
-                    self.say_own();
-                    // Out now, not after the batch's wait: Down and Left must not be lost with the process.
-                    self.flush();
+                    self.say_own_now();
                 }
                 let _ = done.send(said);
             }
-            Event::Flush(done) => {
+            Event::Leave(done) => {
+                self.own.leave();
+                self.say_own_now();
                 let flushed = self.links.flushed();
                 self.tasks.spawn(async move {
                     flushed.await;
@@ -243,7 +243,9 @@ impl Driver {
         self.published.session.send_if_modified(|old| std::mem::replace(old, session) != session);
     }
 
-    fn flush(&mut self) {
+    /// Without the batch's wait: Down and Left must not be lost with the process.
+    fn say_own_now(&mut self) {
+        self.say_own();
         let mut outputs = std::mem::take(&mut self.outputs);
         let batch_is_over = self.core.wake_at().max(self.now());
         self.core.handle(batch_is_over, Input::Tick, &mut outputs);

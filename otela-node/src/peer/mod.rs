@@ -35,7 +35,6 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
     entry::Refusal,
     id::{Epoch, MeshName, Session},
-    lifecycle::Lifecycle,
     registry::View,
     wire::{gossip_protocol, http_protocol},
 };
@@ -82,6 +81,8 @@ struct Inner {
     connected: watch::Receiver<u64>,
     events: mpsc::Sender<gossip::Event>,
     commands: mpsc::Sender<driver::Command>,
+    /// Holds the lock on the key's file for as long as the peer lives.
+    _identity: Identity,
 }
 
 impl Peer {
@@ -136,10 +137,18 @@ impl Peer {
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
         let tunnel = tunnel::Tunnel::new(protocols.http, tasks.clone());
-        let mesh = config.mesh;
-        let addresses = addresses_seen;
-        let inner =
-            Inner { id, mesh, streams, tunnel, published, addresses, connected: connected_seen, events, commands };
+        let inner = Inner {
+            id,
+            mesh: config.mesh,
+            streams,
+            tunnel,
+            published,
+            addresses: addresses_seen,
+            connected: connected_seen,
+            events,
+            commands,
+            _identity: config.identity,
+        };
         let peer = Self { inner: Arc::new(inner) };
         if !config.listen.is_empty() {
             peer.listening().await;
@@ -211,10 +220,8 @@ impl Peer {
     /// stopped by its [`Tasks`].
     pub async fn leave(&self, within: Duration) {
         let farewell = async {
-            let left = Announcement { lifecycle: Lifecycle::Left, ..Announcement::default() };
-            self.announce(left).await?;
             let (done, flushed) = oneshot::channel();
-            self.inner.events.send(gossip::Event::Flush(done)).await.map_err(|_| AnnounceError::Stopped)?;
+            self.inner.events.send(gossip::Event::Leave(done)).await.map_err(|_| AnnounceError::Stopped)?;
             flushed.await.map_err(|_| AnnounceError::Stopped)
         };
         match tokio::time::timeout(within, farewell).await {

@@ -8,7 +8,10 @@ mod legacy;
 mod watch;
 
 use super::Peer;
-use crate::telemetry::{METRICS_CONTENT_TYPE, Metrics};
+use crate::{
+    tasks::Tasks,
+    telemetry::{METRICS_CONTENT_TYPE, Metrics},
+};
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -18,6 +21,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
+use tokio::net::TcpListener;
 
 /// Whether this process wants to be given work: `Ok`, or the reason why not.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -44,6 +48,15 @@ pub fn router(peer: Peer, metrics: Metrics, ready: Ready) -> Router {
         .route("/v1/dnt/table", get(legacy::table))
         .route("/v1/dnt/bootstraps", get(legacy::bootstraps))
         .with_state(Observed { peer, metrics, ready })
+}
+
+/// Serves `routes` on `listener` until the tasks are stopped.
+pub fn serve(listener: TcpListener, routes: Router, tasks: &Tasks) {
+    tasks.spawn(async move {
+        if let Err(error) = axum::serve(listener, routes).await {
+            tracing::error!(%error, "the HTTP listener has ended");
+        }
+    });
 }
 
 async fn readiness(State(observed): State<Observed>) -> Response {

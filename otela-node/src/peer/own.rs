@@ -75,6 +75,11 @@ impl Own {
         Ok(())
     }
 
+    /// From now on this session has left; what it was stays readable.
+    pub(super) fn leave(&mut self) {
+        self.announced.lifecycle = Lifecycle::Left;
+    }
+
     /// The entry as it should read now, under a new version.
     pub(super) fn entry(&mut self, addresses: Vec<Multiaddr>) -> Result<Entry, Refusal> {
         self.addresses = addresses;

@@ -1,0 +1,256 @@
+//! The far half of a request: from the mesh to the engine on this host.
+//!
+//! The path is checked against the list of inference routes here as well, whatever the ingress did. An answer of our
+//! own says whether the engine has seen the request, so that the ingress knows what a second try may cost.
+
+use crate::{
+    engine::Client,
+    http1::{BoxError, PooledBody, RequestBody, SendError},
+    telemetry::{Metrics, chain},
+};
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, service::Service};
+use otela_proto::engine_path;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+};
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tokio::sync::watch;
+
+/// Bodies up to this size are held, so that they can be sent again over a fresh connection; larger ones stream.
+const HELD_BODY_BYTES_MAX: u64 = 1024 * 1024;
+const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
+
+/// Belongs to one hop (RFC 9110 section 7.6.1), or is made anew on each.
+const HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+/// What the agent counts of requests.
+#[derive(Debug, Clone, Default)]
+struct Counters {
+    requests: Counter,
+    refused: Family<Reason, Counter>,
+    in_flight: Gauge,
+}
+
+/// The door to the engine: closed until it is ready, and again while draining or when it has ended.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    engine: ArcSwapOption<Client>,
+    in_flight: watch::Sender<usize>,
+    counters: Counters,
+}
+
+impl Gate {
+    /// A closed door.
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let counters = Counters::default();
+        metrics.register(|r| {
+            r.register("otela_agent_requests", "Requests handed to the engine", counters.requests.clone());
+            let refused = counters.refused.clone();
+            r.register("otela_agent_requests_refused", "Requests that did not reach the engine, by reason", refused);
+            r.register("otela_agent_in_flight", "Requests in the engine's hands", counters.in_flight.clone());
+        });
+        let shared = Shared { engine: ArcSwapOption::empty(), in_flight: watch::channel(0).0, counters };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Opens it to a ready engine.
+    pub(super) fn open(&self, engine: Client) {
+        self.shared.engine.store(Some(Arc::new(engine)));
+    }
+
+    /// Closes it: new requests are refused, running ones finish.
+    pub(super) fn close(&self) {
+        self.shared.engine.store(None);
+    }
+
+    /// Resolves when no request is running.
+    pub(super) async fn idle(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.shared.in_flight.subscribe().wait_for(|running| *running == 0).await;
+    }
+
+    async fn handle(self, request: Request<Incoming>) -> Response<ServedBody> {
+        let path = request.uri().path();
+        if !engine_path::is_inference(path) {
+            return self.refuse(StatusCode::NOT_FOUND, "unknown_url", "This route is not reachable through the mesh.");
+        }
+        let Some(engine) = self.shared.engine.load_full() else {
+            return self.refuse(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "The engine is not ready.");
+        };
+        let running = Running::new(Arc::clone(&self.shared));
+        let (mut head, body) = request.into_parts();
+        head.extensions.clear();
+        strip_hop(&mut head.headers);
+        let body = match whole_or_stream(body).await {
+            Ok(body) => body,
+            Err(error) => {
+                // The caller has gone; nobody reads this.
+                tracing::debug!(%error, "request body broke off");
+                return self.refuse(StatusCode::BAD_REQUEST, "body_broke_off", "The request's body broke off.");
+            }
+        };
+        if matches!(body, RequestBody::Whole(_)) {
+            head.headers.remove(header::CONTENT_LENGTH);
+        }
+        match engine.send(head, body).await {
+            Ok(mut response) => {
+                strip_hop(response.headers_mut());
+                response.headers_mut().remove(NOT_DELIVERED);
+                response.map(|body| ServedBody::Engine { body, _running: running })
+            }
+            Err(error) => self.engine_failed(&error),
+        }
+    }
+
+    fn engine_failed(&self, error: &SendError) -> Response<ServedBody> {
+        tracing::warn!(error = chain(error), "the engine did not answer");
+        match error {
+            SendError::Busy => {
+                self.refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_busy", "The engine has too many requests.")
+            }
+            error if !error.delivered() => {
+                self.refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_unreachable", "The engine cannot be reached.")
+            }
+            _ => {
+                let message = "The engine broke off before it answered.";
+                let mut response = self.refuse(StatusCode::BAD_GATEWAY, "engine_broke_off", message);
+                response.headers_mut().remove(NOT_DELIVERED);
+                response
+            }
+        }
+    }
+
+    /// An answer of our own; the engine has not seen the request.
+    fn refuse(&self, status: StatusCode, reason: &'static str, message: &str) -> Response<ServedBody> {
+        self.shared.counters.refused.get_or_create(&Reason { reason }).inc();
+        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        let error = serde_json::json!({"message": message, "type": kind, "param": null, "code": reason});
+        let body = Bytes::from(serde_json::json!({"error": error}).to_string());
+        let mut response = Response::new(ServedBody::Own(Full::new(body)));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(NOT_DELIVERED, HeaderValue::from_static("1"));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl Service<Request<Incoming>> for Gate {
+    type Response = Response<ServedBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let gate = self.clone();
+        Box::pin(async move { Ok(gate.handle(request).await) })
+    }
+}
+
+async fn whole_or_stream(body: Incoming) -> Result<RequestBody, hyper::Error> {
+    match body.size_hint().exact() {
+        Some(length) if length <= HELD_BODY_BYTES_MAX => Ok(RequestBody::Whole(body.collect().await?.to_bytes())),
+        _ => Ok(RequestBody::Stream(body)),
+    }
+}
+
+fn strip_hop(headers: &mut HeaderMap) {
+    let named: Vec<String> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in &HOP {
+        headers.remove(name);
+    }
+}
+
+/// A request in the engine's hands, until its answer has gone or its caller has.
+#[derive(Debug)]
+pub(super) struct Running(Arc<Shared>);
+
+impl Running {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.counters.requests.inc();
+        shared.counters.in_flight.inc();
+        shared.in_flight.send_modify(|running| *running += 1);
+        Self(shared)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.counters.in_flight.dec();
+        self.0.in_flight.send_modify(|running| *running -= 1);
+    }
+}
+
+/// The body of an answer to the mesh.
+#[derive(Debug)]
+pub(super) enum ServedBody {
+    /// The engine's, and the count of what is running.
+    Engine { body: PooledBody, _running: Running },
+    /// Ours.
+    Own(Full<Bytes>),
+}
+
+impl Body for ServedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Engine { body, .. } => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Engine { body, .. } => body.is_end_stream(),
+            Self::Own(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Engine { body, .. } => body.size_hint(),
+            Self::Own(body) => body.size_hint(),
+        }
+    }
+}

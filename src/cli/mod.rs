@@ -1,0 +1,100 @@
+//! The command line. Each command's flags are in a file of their own and become validated settings at once.
+
+mod engine;
+mod ingress;
+mod parse;
+mod peer;
+mod relay;
+mod start;
+
+pub(crate) use engine::EngineArgs;
+pub(crate) use ingress::{IngressArgs, NotOpen};
+pub(crate) use peer::PeerArgs;
+pub(crate) use relay::RelayArgs;
+pub(crate) use start::StartArgs;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use otela_node::telemetry::LogFormat;
+use std::ffi::OsString;
+
+/// Turns GPUs scattered over clusters and workstations into one OpenAI-compatible service.
+///
+/// A provider runs `otela start --process vllm serve MODEL`; a consumer points any OpenAI client at an ingress. Peers
+/// find each other through relays and need no central server. Every flag can also be given as the environment
+/// variable that its help names; a flag wins over the variable.
+#[derive(Debug, Parser)]
+#[command(name = "otela", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How the program logs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LogArgs {
+    /// What is logged to stderr, for example `warn` or `info,otela_node=debug`.
+    /// Usually `warn,otela=info`; for the demo `error`.
+    #[arg(long = "log", global = true, env = "OTELA_LOG_FILTER", value_name = "FILTER")]
+    pub(crate) filter: Option<String>,
+    /// How log lines look.
+    #[arg(long = "log-format", global = true, env = "OTELA_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub(crate) format: Format,
+}
+
+/// The log formats.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    /// One readable line per event.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Join a mesh as a node: wrap an engine, or without --process offer this machine's hardware.
+    Start(Box<StartArgs>),
+    /// Join a mesh as an ingress: take OpenAI requests over HTTP and route them to nodes.
+    Ingress(Box<IngressArgs>),
+    /// Join a mesh as a relay: the public meeting point through which others join.
+    Relay(Box<RelayArgs>),
+    /// Run a simulated engine that speaks vLLM's HTTP API, for trying things without a GPU.
+    Engine(Box<EngineArgs>),
+    /// Run a whole mesh on this machine: a relay, an ingress and two nodes.
+    Demo(DemoArgs),
+}
+
+/// Flags of `otela demo`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Where the demo's ingress listens; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// Wrap this engine instead of simulated ones; everything after it is the engine's own command line. With
+    /// `{port}` in it, two nodes run it, each with a free port in that place; without, one node runs it.
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true, trailing_var_arg = true)]
+    pub(crate) process: Option<Vec<OsString>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

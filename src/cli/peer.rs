@@ -1,0 +1,50 @@
+//! Flags that every peer has.
+
+use super::parse::address;
+use multiaddr::Multiaddr;
+use otela_node::peer::{Identity, IdentityError, PeerConfig};
+use otela_proto::{id::MeshName, payload::Role};
+use std::path::PathBuf;
+
+/// Which mesh, and how to be reached in it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Mesh")]
+pub(crate) struct PeerArgs {
+    /// Name of the mesh; peers of different meshes never talk.
+    #[arg(long, env = "OTELA_PEER_MESH", value_name = "NAME", default_value = "otela")]
+    mesh: MeshName,
+    /// A peer to join through, as HOST:PORT or multiaddress; may be given several times. Tried for ever.
+    #[arg(long, env = "OTELA_PEER_BOOTSTRAP", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    bootstrap: Vec<Multiaddr>,
+    /// Multiaddress to listen on for other peers; may be given several times.
+    #[arg(long, env = "OTELA_PEER_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    peer_listen: Vec<Multiaddr>,
+    /// Address under which others reach this peer, if it differs from the ones it listens on.
+    #[arg(long = "external", env = "OTELA_PEER_EXTERNAL", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    external: Vec<Multiaddr>,
+    /// File with this peer's key, made if it is not there. Without it the key lasts as long as the process.
+    #[arg(long, env = "OTELA_PEER_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+impl PeerArgs {
+    /// The settings of a peer with `roles`, listening on `listen` unless told otherwise.
+    pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, IdentityError> {
+        let identity = match &self.key {
+            Some(path) => Identity::load_or_create(path)?,
+            None => Identity::ephemeral(),
+        };
+        let defaults = listen.iter().filter_map(|address| address.parse().ok());
+        let listen = if self.peer_listen.is_empty() { defaults.collect() } else { self.peer_listen };
+        Ok(PeerConfig {
+            mesh: self.mesh,
+            identity,
+            serves_http: roles.contains(&Role::Node),
+            roles,
+            listen,
+            external: self.external,
+            bootstrap: self.bootstrap,
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! Flags of `otela start`.
+
+use super::{PeerArgs, parse::label};
+use otela_node::{
+    agent::{AgentConfig, hardware::Visible},
+    engine::{Echo, ReadyOptions},
+};
+use std::{ffi::OsString, io, net::SocketAddr, time::Duration};
+
+/// Flags of `otela start`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StartArgs {
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    /// A label that others see, for example team=vision; may be given several times.
+    #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
+    labels: Vec<(String, String)>,
+    /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
+    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0")]
+    pub(crate) http: SocketAddr,
+    /// How long the engine may take to become ready.
+    #[arg(long, env = "OTELA_START_READY_WITHIN", value_name = "TIME", default_value = "6h", value_parser = humantime::parse_duration)]
+    ready_within: Duration,
+    /// How long requests may run on after a stop was asked for.
+    #[arg(long, env = "OTELA_START_DRAIN", value_name = "TIME", default_value = "20s", value_parser = humantime::parse_duration)]
+    drain: Duration,
+    /// How long the engine may take to end before it is killed.
+    #[arg(long, env = "OTELA_START_STOP_GRACE", value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    stop_grace: Duration,
+    /// How long the node shows that it is down before it leaves, when its engine has ended by itself.
+    #[arg(long, env = "OTELA_START_LINGER", value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    linger: Duration,
+    /// Accelerators of this job, as CUDA sees them.
+    #[arg(long, env = "CUDA_VISIBLE_DEVICES", value_name = "LIST", hide = true)]
+    cuda_visible_devices: Option<String>,
+    /// Accelerators of this job, as ROCm sees them.
+    #[arg(long, env = "ROCR_VISIBLE_DEVICES", value_name = "LIST", hide = true)]
+    rocr_visible_devices: Option<String>,
+    /// The engine. Everything after it is the engine's own command line, passed on untouched. Must come last.
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true, trailing_var_arg = true)]
+    process: Option<Vec<OsString>>,
+}
+
+impl StartArgs {
+    /// The settings of the agent.
+    pub(crate) fn agent(&self) -> io::Result<AgentConfig> {
+        Ok(AgentConfig {
+            process: self.process.clone(),
+            labels: self.labels.iter().cloned().collect(),
+            ready: ReadyOptions { limit: self.ready_within, ..ReadyOptions::default() },
+            drain_within: self.drain,
+            stop_grace: self.stop_grace,
+            linger: self.linger,
+            visible: Visible { cuda: self.cuda_visible_devices.clone(), rocm: self.rocr_visible_devices.clone() },
+            echo: Some(Echo::to_own_output()?),
+        })
+    }
+}

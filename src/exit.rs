@@ -1,0 +1,92 @@
+//! What can go wrong in a command, told on one line, and the exit codes. The table is in docs/cli.md.
+
+use crate::cli::NotOpen;
+use otela_node::{
+    agent::Outcome,
+    engine::LaunchError,
+    peer::{IdentityError, StartError},
+    telemetry::chain,
+};
+use std::{error::Error, io, net::SocketAddr, process::ExitCode};
+
+/// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
+const UNAVAILABLE: u8 = 69;
+/// The engine did not become ready in time; trying again may help.
+const TEMPORARY: u8 = 75;
+/// What was configured cannot be.
+const CONFIG: u8 = 78;
+/// As in shells: found but cannot be run, and not found.
+const CANNOT_RUN: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Why a command has ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    /// The log filter cannot be parsed.
+    #[error("--log {filter:?} is not a filter such as info or warn,otela_node=debug")]
+    LogFilter { filter: String, source: Box<dyn Error + Send + Sync> },
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The peer cannot be started.
+    #[error(transparent)]
+    Peer(#[from] StartError),
+    /// The ingress may not listen there.
+    #[error(transparent)]
+    NotOpen(#[from] NotOpen),
+    /// The ingress cannot listen.
+    #[error(transparent)]
+    Ingress(#[from] otela_ingress::ListenError),
+    /// Nobody could read the registry over HTTP.
+    #[error("cannot listen for HTTP on {address}: choose another address with --http")]
+    Http { address: SocketAddr, source: io::Error },
+    /// The simulated engine is told what cannot be, or cannot listen.
+    #[error(transparent)]
+    Engine(#[from] otela_sched::engine::EngineError),
+    /// The operating system refuses what every process needs.
+    #[error("cannot set up this process")]
+    Process(#[from] io::Error),
+}
+
+impl CommandError {
+    /// The error and its causes, on one line.
+    pub(crate) fn line(&self) -> String {
+        chain(self).replace('\n', " ")
+    }
+
+    /// Its exit code.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
+            Self::Identity(IdentityError::InUse { .. }) => UNAVAILABLE,
+            Self::Identity(_) => CONFIG,
+            Self::Peer(_) | Self::Ingress(_) | Self::Http { .. } | Self::Engine(_) | Self::Process(_) => UNAVAILABLE,
+        })
+    }
+}
+
+/// Tells how an agent ended, and its exit code: the engine's own if it ended by itself.
+pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Stopped => ExitCode::SUCCESS,
+        Outcome::EngineExited { exit, last_lines } => {
+            eprintln!("otela: the engine ended by itself: {exit}. Its last lines:");
+            for line in last_lines {
+                eprintln!("  {line}");
+            }
+            ExitCode::from(exit.exit_code())
+        }
+        Outcome::NotLaunched(error) => {
+            eprintln!("otela: {}", chain(error));
+            ExitCode::from(match error {
+                LaunchError::NotFound { .. } => NOT_FOUND,
+                LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter { .. } => CANNOT_RUN,
+                _ => UNAVAILABLE,
+            })
+        }
+        Outcome::NotReady(error) => {
+            eprintln!("otela: {}", chain(error));
+            ExitCode::from(TEMPORARY)
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Runs one command from start to a clean end.
+
+use crate::{
+    cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
+    demo,
+    exit::{self, CommandError},
+};
+use otela_ingress::Ingress;
+use otela_node::{
+    agent,
+    peer::{Inbound, Peer, PeerConfig, observe},
+    tasks::Tasks,
+    telemetry::{self, Metrics},
+};
+use otela_proto::payload::Role;
+use otela_sched::engine::{EngineError, Outcome};
+use std::{io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+/// Where nodes and ingresses listen for peers unless told otherwise.
+pub(crate) const ANY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"];
+/// Where relays do.
+const RELAY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/7411", "/ip4/0.0.0.0/udp/7411/quic-v1"];
+/// What is left after everything else has ended has this long.
+const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs a command.
+pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
+    // The demo talks to a person; everything else to whoever reads logs.
+    let usual = if matches!(cli.command, Command::Demo(_)) { "error" } else { "warn,otela=info" };
+    let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
+    telemetry::init(&filter, cli.log.format.into())
+        .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(async {
+        match cli.command {
+            Command::Start(args) => start(*args).await,
+            Command::Ingress(args) => ingress(*args).await,
+            Command::Relay(args) => relay(*args).await,
+            Command::Engine(args) => engine(*args).await,
+            Command::Demo(args) => demo::run(args).await,
+        }
+    });
+    runtime.shutdown_timeout(SHUTDOWN_WITHIN);
+    code
+}
+
+async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
+    let (tasks, metrics) = (Tasks::new(), Metrics::new());
+    let (agent, http) = (args.agent()?, args.http);
+    let config = args.peer.config(vec![Role::Node], &ANY_PORT)?;
+    let (peer, requests) = join(config, &tasks, &metrics).await?;
+    observed(&peer, http, &tasks, &metrics).await?;
+    drain_on_signal(&tasks)?;
+    let outcome = agent::run(agent, peer, requests, &tasks, &metrics).await;
+    tasks.shutdown(Duration::ZERO).await;
+    Ok(exit::outcome(&outcome))
+}
+
+async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
+    let (tasks, metrics) = (Tasks::new(), Metrics::new());
+    // Clients' connections end before the peer that carries their requests.
+    let clients = tasks.child();
+    let (http, drain) = (args.config()?, args.drain);
+    let config = args.peer.config(vec![Role::Ingress], &ANY_PORT)?;
+    let (peer, _) = join(config, &tasks, &metrics).await?;
+    let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
+    tracing::info!("OpenAI base URL: http://{}/v1", ingress.address());
+    drain_on_signal(&tasks)?;
+    tasks.draining().await;
+    clients.shutdown(drain).await;
+    leave(peer, &tasks).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
+    let (tasks, metrics) = (Tasks::new(), Metrics::new());
+    let http = args.http;
+    let config = args.peer.config(vec![Role::Relay], &RELAY_PORT)?;
+    let (peer, _) = join(config, &tasks, &metrics).await?;
+    observed(&peer, http, &tasks, &metrics).await?;
+    for address in peer.addresses() {
+        tracing::info!("others join with --bootstrap {address}");
+    }
+    drain_on_signal(&tasks)?;
+    tasks.draining().await;
+    leave(peer, &tasks).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
+    let tasks = Tasks::new();
+    drain_on_signal(&tasks)?;
+    let serving = match otela_sched::engine::serve(args.config(), &tasks).await {
+        Ok(serving) => serving,
+        Err(EngineError::Stopped) => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error.into()),
+    };
+    let outcome = serving.ended().await;
+    tasks.shutdown(SHUTDOWN_WITHIN).await;
+    Ok(match outcome {
+        Outcome::Drained => ExitCode::SUCCESS,
+        Outcome::Crashed(code) => code.into(),
+    })
+}
+
+/// Starts a peer and says so.
+async fn join(
+    config: PeerConfig,
+    tasks: &Tasks,
+    metrics: &Metrics,
+) -> Result<(Peer, mpsc::Receiver<Inbound>), CommandError> {
+    let alone = config.bootstrap.is_empty() && !config.roles.contains(&Role::Relay);
+    let mesh = config.mesh.clone();
+    let (peer, requests) = Peer::start(config, tasks, metrics).await?;
+    tracing::info!(%mesh, peer = %peer.id(), "joining the mesh");
+    if alone {
+        tracing::warn!("no --bootstrap was given: this peer is alone until another one dials it");
+    }
+    Ok((peer, requests))
+}
+
+/// Serves the registry, health and metrics over HTTP until the tasks are stopped.
+async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Metrics) -> Result<(), CommandError> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|source| CommandError::Http { address, source })?;
+    let draining = tasks.clone();
+    let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
+    tracing::info!("registry: http://{}/v1/registry/nodes", listener.local_addr()?);
+    observe::serve(listener, observe::router(peer.clone(), metrics.clone(), ready), tasks);
+    Ok(())
+}
+
+async fn leave(peer: Peer, tasks: &Tasks) {
+    peer.leave(SHUTDOWN_WITHIN).await;
+    tasks.shutdown(Duration::ZERO).await;
+}
+
+/// Asks for a clean end on SIGTERM and SIGINT; a second one ends everything at once.
+pub(crate) fn drain_on_signal(tasks: &Tasks) -> io::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stopping = tasks.clone();
+    tasks.spawn(async move {
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        };
+        let first = next().await;
+        tracing::info!("{first}: stopping in good order; once more to stop at once");
+        stopping.drain();
+        let second = next().await;
+        tracing::warn!("{second}: stopping at once");
+        stopping.stop();
+    });
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Bad input: one clear line on stderr, a documented exit code, and no hanging on the mesh.
+
+use crate::support::{Mesh, Otela, eventually, get};
+use std::{os::unix::fs::PermissionsExt, time::Instant};
+
+/// Runs to the end: the exit code and the output.
+async fn run(arguments: &[&str]) -> (i32, String) {
+    let mut process = Otela::run(arguments);
+    let code = process.ends().await;
+    let output = eventually("its output", async || Some(process.output()).filter(|text| !text.is_empty())).await;
+    (code, output)
+}
+
+#[tokio::test]
+async fn wrong_flags_name_themselves() {
+    for (arguments, says) in [
+        (&["start", "--nonsense"][..], "--nonsense"),
+        (&["start", "--bootstrap", "nowhere"], "HOST:PORT"),
+        (&["start", "--mesh", "Not A Mesh"], "mesh name"),
+        (&["ingress", "--policy", "clever"], "clever"),
+        (&["ingress", "--keep-alive", "soon"], "soon"),
+        (&["start", "--label", "x"], "KEY=VALUE"),
+        (&["frobnicate"], "frobnicate"),
+    ] {
+        let (code, output) = run(arguments).await;
+        assert!(code == 2 && output.contains(says), "{arguments:?}: {code} {output}");
+    }
+    let (code, output) = run(&["relay", "--log", "otela=loud=much"]).await;
+    assert!(code == 78 && output.contains("--log"), "{code} {output}");
+}
+
+#[tokio::test]
+async fn keys_that_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    let key = path.to_str().unwrap();
+    std::fs::write(&path, "not a key").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let (code, output) = run(&["start", "--key", key]).await;
+    assert!(code == 78 && output.contains("is not an otela key file") && output.contains(key), "{code} {output}");
+    let missing = dir.path().join("no/key");
+    let (code, output) = run(&["start", "--key", missing.to_str().unwrap()]).await;
+    assert!(code == 78 && output.contains("No such file"), "{code} {output}");
+    std::fs::remove_file(&path).unwrap();
+    let first = Otela::run(["relay", "--key", key, "--peer-listen", "/ip4/127.0.0.1/tcp/0"]);
+    first.says("others join").await;
+    let (code, output) = run(&["relay", "--key", key, "--peer-listen", "/ip4/127.0.0.1/tcp/0"]).await;
+    assert!(code == 69 && output.contains("in use by another otela process"), "p48: {code} {output}");
+}
+
+#[tokio::test]
+async fn taken_ports_are_named() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap().to_string();
+    let peer = format!("/ip4/127.0.0.1/tcp/{}", holder.local_addr().unwrap().port());
+    let near = "/ip4/127.0.0.1/tcp/0";
+    for arguments in [
+        vec!["ingress", "--listen", &taken, "--peer-listen", near],
+        vec!["relay", "--peer-listen", &peer],
+        vec!["start", "--http", &taken, "--peer-listen", near],
+    ] {
+        let (code, output) = run(&arguments).await;
+        let port = taken.rsplit(':').next().unwrap();
+        assert!(code == 69 && output.contains(port) && output.contains("in use"), "{arguments:?}: {code} {output}");
+    }
+    let (code, output) = run(&["ingress", "--listen", "0.0.0.0:0"]).await;
+    assert!(code == 78 && output.contains("--open"), "p29: {code} {output}");
+}
+
+#[tokio::test]
+async fn engines_that_do_not_start() {
+    let near = ["start", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--linger", "0s"];
+    let with = |engine: &[&'static str]| near.iter().copied().chain(["--process"]).chain(engine.iter().copied()).collect::<Vec<_>>();
+    let (code, output) = run(&with(&["no-such-engine", "serve"])).await;
+    assert!(code == 127 && output.contains("no-such-engine"), "{code} {output}");
+    let (code, output) = run(&with(&["/etc/passwd"])).await;
+    assert!(code == 126 && output.contains("/etc/passwd"), "{code} {output}");
+    let (code, output) = run(&with(&["sh", "-c", "echo out of memory >&2; exit 3"])).await;
+    assert!(code == 3 && output.contains("ended by itself") && output.contains("out of memory"), "{code} {output}");
+    let mut never = vec!["start", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--ready-within", "1s"];
+    never.extend(["--process", "sleep", "1000"]);
+    let (code, output) = run(&never).await;
+    assert!(code == 75, "{code} {output}");
+}
+
+#[tokio::test]
+async fn an_absent_bootstrap_does_not_hold_up_the_start() {
+    let began = Instant::now();
+    let mesh = Mesh::ingress(&["--bootstrap", "127.0.0.1:1", "--bootstrap", "no-such-host.invalid:7411"]).await;
+    assert_eq!(get(mesh.http, "/ready").await.status, 200);
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn everything_after_process_is_the_engines() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let script = format!("printf '%s|' \"$@\" > {}; exit 0", seen.display());
+    let near = "/ip4/127.0.0.1/tcp/0";
+    let mut arguments = vec!["start", "--peer-listen", near, "--linger", "0s", "--process", "sh", "-c", &script, "sh"];
+    arguments.extend(["serve", "a b", "--port", "9", "--mesh", "--help", "*", "", "$HOME"]);
+    let (code, output) = run(&arguments).await;
+    assert_eq!(code, 0, "{output}");
+    assert_eq!(std::fs::read_to_string(&seen).unwrap(), "serve|a b|--port|9|--mesh|--help|*||$HOME|");
+}

@@ -1,0 +1,142 @@
+//! Nodes and engines that fail, and requests that must not.
+
+use crate::support::{Mesh, SOON, eventually, post, try_post};
+use serde_json::{Value, json};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+fn small() -> Value {
+    json!({"model": "m", "prompt": "x", "max_tokens": 4})
+}
+
+#[tokio::test]
+async fn p40_killing_an_engine_and_then_a_node_costs_no_request() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    for _ in 0..3 {
+        mesh.simulated("m", &["--ttft", "20ms", "--itl", "2ms"]).await;
+    }
+    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let clients: Vec<_> = (0..4).map(|_| client(mesh.http, Arc::clone(&stop), Arc::clone(&answered))).collect();
+    let load = async {
+        let failures = futures::future::join_all(clients).await;
+        failures.into_iter().flatten().collect::<Vec<String>>()
+    };
+    let chaos = async {
+        progress(&answered, 20).await;
+        let engine = mesh.nodes[0].says("pid=").await;
+        assert!(std::process::Command::new("kill").args(["-KILL", &engine]).status().unwrap().success());
+        let down = eventually("the registry shows Down", async || {
+            mesh.listed().await.into_iter().find(|node| node["lifecycle"] == "down")
+        })
+        .await;
+        progress(&answered, 20).await;
+        eventually("and later it is gone", async || {
+            mesh.listed().await.iter().all(|node| node["id"] != down["id"]).then_some(())
+        })
+        .await;
+        mesh.nodes[1].signal("-KILL");
+        progress(&answered, 40).await;
+        stop.store(true, Ordering::SeqCst);
+    };
+    let (failures, ()) = tokio::join!(load, chaos);
+    assert!(failures.is_empty(), "{failures:?}");
+    assert_eq!(mesh.nodes[0].ends().await, 128 + 9, "the engine's end is handed on");
+}
+
+/// Asks again and again, 20 requests a second from four of them; what went wrong.
+async fn client(to: std::net::SocketAddr, stop: Arc<AtomicBool>, answered: Arc<AtomicUsize>) -> Vec<String> {
+    let mut failures = Vec::new();
+    let mut tick = tokio::time::interval(Duration::from_millis(200));
+    while !stop.load(Ordering::SeqCst) {
+        tick.tick().await;
+        match try_post(to, "/v1/completions", &small()).await {
+            Ok(answer) if answer.status == 200 => _ = answered.fetch_add(1, Ordering::SeqCst),
+            Ok(answer) => failures.push(format!("{} {:?}", answer.status, answer.body)),
+            Err(error) => failures.push(error),
+        }
+    }
+    failures
+}
+
+async fn progress(answered: &AtomicUsize, more: usize) {
+    let goal = answered.load(Ordering::SeqCst) + more;
+    eventually("requests are answered", async || (answered.load(Ordering::SeqCst) >= goal).then_some(())).await;
+}
+
+#[tokio::test]
+async fn p20_a_request_that_breaks_engines_is_given_to_two_at_the_most() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let mut logs = Vec::new();
+    for _ in 0..4 {
+        logs.push(mesh.scripted("m").await);
+    }
+    let poison = json!({"model": "m", "prompt": "x", "script": [["close"]]});
+    let answer = post(mesh.http, "/v1/completions", &poison).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (502, json!("engine_broke_off")));
+    assert_eq!(logs.iter().map(|log| log.events("request").len()).sum::<usize>(), 2);
+}
+
+#[tokio::test]
+async fn p20_an_answer_that_is_late_is_not_asked_for_elsewhere() {
+    let mut mesh = Mesh::ingress(&["--answer-within", "300ms"]).await;
+    let (first, second) = (mesh.scripted("m").await, mesh.scripted("m").await);
+    let slow = json!({"model": "m", "prompt": "x", "script": [["gone"]]});
+    let answer = post(mesh.http, "/v1/completions", &slow).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (504, json!("upstream_timeout")));
+    assert_eq!(first.events("request").len() + second.events("request").len(), 1);
+    eventually("and the engine is free again", async || {
+        (first.events("gone").len() + second.events("gone").len() == 1).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn truncated_and_empty_answers_are_had_again_elsewhere() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    mesh.scripted("m").await;
+    for broken in [
+        json!([["send", "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"half\":"], ["close"]]),
+        json!([["send", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n"], ["reset"]]),
+        json!([["send", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]]),
+        json!([["send", "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"], ["close"]]),
+    ] {
+        let before = mesh.metric("otela_ingress_retries_total").await;
+        let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "script": broken})).await;
+        // Both engines do the same, so the client is told; it never gets half an answer as a whole one.
+        assert_eq!(answer.status, 502, "{broken}");
+        assert_eq!(mesh.metric("otela_ingress_retries_total").await - before, 1.0);
+    }
+}
+
+#[tokio::test]
+async fn p21_engines_that_close_idle_connections_cost_no_request() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &["--idle-timeout", "300ms", "--ttft", "1ms", "--itl", "1ms"]).await;
+    for round in 0..40_u64 {
+        let answer = post(mesh.http, "/v1/completions", &small()).await;
+        assert_eq!(answer.status, 200, "round {round}");
+        // Around the moment at which the engine closes.
+        tokio::time::sleep(Duration::from_millis(280 + round)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_ends_is_down_at_once_and_the_node_leaves() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    let exits = json!({"model": "m", "script": [["exit", 7]]});
+    let asked = Instant::now();
+    let answer = post(mesh.http, "/v1/completions", &exits).await;
+    assert_eq!(answer.status, 502);
+    mesh.serves("m", 0).await;
+    assert!(asked.elapsed() < SOON);
+    assert_eq!(mesh.nodes[0].ends().await, 7, "the engine's code is handed on");
+    assert!(mesh.nodes[0].output().contains("the engine ended by itself"));
+    eventually("it is gone from the list", async || mesh.listed().await.is_empty().then_some(())).await;
+}

@@ -1,0 +1,148 @@
+//! Against the real things: the official OpenAI client, a real vLLM, promtool. Prepared by `make lab`; the Makefile
+//! leaves these out, loudly, where a part of the lab is missing.
+
+use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric};
+use serde_json::{Value, json};
+use std::{
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use tokio::{io::AsyncWriteExt, process::Command};
+
+#[expect(clippy::disallowed_methods, reason = "where the lab is, is told by the Makefile")]
+fn lab(part: &str) -> PathBuf {
+    let lab = std::env::var("OTELA_LAB").expect("OTELA_LAB names the lab's folder: run these through the Makefile");
+    PathBuf::from(lab).join(part)
+}
+
+/// Runs a scenario of the official client; what it saw.
+async fn openai(mesh: &Mesh, model: &str, scenario: &[&str]) -> Value {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/openai_client.py");
+    let output = Command::new(lab("clients/bin/python"))
+        .arg(script)
+        .arg(format!("http://{}/v1", mesh.http))
+        .args(scenario)
+        .args(["--model", model])
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{scenario:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn lab_openai_the_official_client_works_unmodified() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("org/m:tag", &["--ttft", "5ms", "--itl", "1ms"]).await;
+    for scenario in ["chat", "stream", "completions", "completions-stream", "embeddings", "models", "retrieve"] {
+        let seen = openai(&mesh, "org/m:tag", &[scenario]).await;
+        assert_eq!(seen["attempts"], 1, "{scenario}: {seen}");
+    }
+    openai(&mesh, "org/m:tag", &["stream-close"]).await;
+    // Not found is final for the client; not ready is asked for again as often as it was told to.
+    assert_eq!(openai(&mesh, "no/such", &["not-found"]).await["attempts"], 1);
+    mesh.nodes[0].signal("-TERM");
+    mesh.serves("org/m:tag", 0).await;
+    assert_eq!(openai(&mesh, "org/m:tag", &["unavailable", "--retries", "0"]).await["attempts"], 1);
+    assert_eq!(openai(&mesh, "org/m:tag", &["unavailable"]).await["attempts"], 3);
+}
+
+#[tokio::test]
+async fn lab_promtool_every_metrics_page_is_in_order() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &[]).await;
+    let relay = Otela::run(["relay", "--mesh", "test", "--peer-listen", "/ip4/127.0.0.1/tcp/0"]);
+    assert_eq!(post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await.status, 200);
+    assert_eq!(post(mesh.http, "/v1/completions", &json!({"model": "nope", "prompt": "x"})).await.status, 404);
+    let mut pages = vec![mesh.http];
+    for process in [&mesh.nodes[0], &relay] {
+        pages.push(process.says("registry: http://").await.split('/').next().unwrap().parse().unwrap());
+    }
+    for page in pages {
+        let metrics = get(page, "/metrics").await;
+        assert!(metrics.header("content-type").starts_with("text/plain; version=0.0.4"));
+        let mut promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        promtool.stdin.take().unwrap().write_all(&metrics.body).await.unwrap();
+        let output = promtool.wait_with_output().await.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// One start of a real vLLM serves all of this: it takes a minute.
+#[tokio::test]
+async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let vllm = lab("vllm/bin/vllm");
+    let tiny = lab("tiny");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    // As a user would, but for the variables that the CPU build wants.
+    let engine = [
+        "env",
+        "VLLM_CPU_KVCACHE_SPACE=1",
+        "HF_HUB_OFFLINE=1",
+        "VLLM_NO_USAGE_STATS=1",
+        "DO_NOT_TRACK=1",
+        vllm.to_str().unwrap(),
+        "serve",
+        tiny.to_str().unwrap(),
+        "--served-model-name",
+        "tiny",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        &port,
+        "--max-model-len",
+        "1024",
+        "--enforce-eager",
+    ];
+    mesh.add(&["--ready-within", "8m"], &engine);
+    let deadline = Instant::now() + Duration::from_secs(480);
+    while mesh.ready("tiny").await == 0 {
+        assert!(Instant::now() < deadline, "{}", mesh.nodes[0].output());
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    let node = &mesh.listed().await[0];
+    assert_eq!((&node["services"][0]["engine"], &node["lifecycle"]), (&json!("vllm"), &json!("serving")));
+    assert_eq!(node["services"][0]["models"][0]["context_length"], 1024);
+    for scenario in ["chat", "stream", "completions", "completions-stream", "models", "retrieve", "stream-close"] {
+        openai(&mesh, "tiny", &[scenario]).await;
+    }
+    assert_eq!(openai(&mesh, "none", &["not-found"]).await["attempts"], 1);
+    cancelled_in_time(&mesh, format!("127.0.0.1:{port}").parse().unwrap()).await;
+    // The engine's own process is killed: Down, then gone, and nothing of it is left.
+    let pid = mesh.nodes[0].says("engine started engine=\"vllm\" pid=").await;
+    let killed = Instant::now();
+    assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    eventually("Down is seen", async || (mesh.listed().await.first()?["lifecycle"] == "down").then_some(())).await;
+    assert!(killed.elapsed() < SOON);
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "tiny", "prompt": "x"})).await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(mesh.nodes[0].ends().await, 128 + 9);
+    let left = std::process::Command::new("pgrep").args(["-f", tiny.to_str().unwrap()]).output().unwrap();
+    assert!(left.stdout.is_empty(), "left behind: {}", String::from_utf8_lossy(&left.stdout));
+}
+
+/// vLLM itself says when it has stopped working on a request whose client has gone.
+async fn cancelled_in_time(mesh: &Mesh, engine: std::net::SocketAddr) {
+    let running = async || {
+        let text = get(engine, "/metrics").await;
+        sum_metric(std::str::from_utf8(&text.body).unwrap(), "vllm:num_requests_running")
+    };
+    for stream in [true, false] {
+        let body = json!({"model": "tiny", "prompt": "x", "max_tokens": 1000, "ignore_eos": true, "stream": stream});
+        let mut client = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+        if stream {
+            read_until(&mut client, "data: ").await;
+        }
+        eventually("vLLM works on it", async || (running().await == 1.0).then_some(())).await;
+        drop(client);
+        eventually("vLLM has stopped", async || (running().await == 0.0).then_some(())).await;
+    }
+}

@@ -1,0 +1,186 @@
+//! Nodes that come, serve and go; the registry as observers see it; the demo.
+
+use crate::support::{Mesh, Otela, SOON, eventually, get, post, raw, read_until};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+#[tokio::test]
+async fn a_relay_brings_strangers_together() {
+    let relay = Otela::run(["relay", "--mesh", "test", "--peer-listen", "/ip4/127.0.0.1/tcp/0"]);
+    let bootstrap = relay.says("others join with --bootstrap ").await;
+    let ingress = Otela::run([
+        "ingress",
+        "--mesh",
+        "test",
+        "--listen",
+        "127.0.0.1:0",
+        "--peer-listen",
+        "/ip4/127.0.0.1/tcp/0",
+        "--bootstrap",
+        &bootstrap,
+    ]);
+    let engine = env!("CARGO_BIN_EXE_otela");
+    let _node = Otela::run([
+        "start",
+        "--mesh",
+        "test",
+        "--peer-listen",
+        "/ip4/127.0.0.1/tcp/0",
+        "--bootstrap",
+        &bootstrap,
+        "--label",
+        "team=vision",
+        "--process",
+        engine,
+        "engine",
+        "org/m",
+        "--port",
+        "0",
+    ]);
+    let http = ingress.says("OpenAI base URL: http://").await.trim_end_matches("/v1").parse().unwrap();
+    eventually("the model is served", async || (get(http, "/v1/models/org/m").await.status == 200).then_some(())).await;
+    let chat = json!({"model": "org/m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3});
+    assert_eq!(post(http, "/v1/chat/completions", &chat).await.status, 200);
+    let registry = relay.says("registry: http://").await;
+    let registry = registry.split('/').next().unwrap().parse().unwrap();
+    let nodes = get(registry, "/v1/registry/nodes").await.json();
+    let node = nodes["nodes"].as_array().unwrap().iter().find(|n| n["roles"][0] == "node").unwrap();
+    assert_eq!((&node["lifecycle"], &node["labels"]["team"]), (&json!("serving"), &json!("vision")));
+    assert_eq!(node["belief"]["state"], "alive");
+    assert!(node["hardware"]["cpus"].as_u64().unwrap() > 0);
+    let id = node["id"].as_str().unwrap();
+    assert_eq!(get(registry, &format!("/v1/registry/nodes/{id}")).await.json()["id"], id);
+    let model = get(registry, "/v1/registry/models/org/m").await.json();
+    assert_eq!((&model["ready"], &model["replicas"][0]["node"]), (&json!(1), &json!(id)));
+    assert_eq!(get(registry, "/v1/registry/models/nope").await.status, 404);
+    assert_eq!(get(registry, "/v1/registry/nodes/nope").await.status, 404);
+    let table = get(registry, "/v1/dnt/table").await.json();
+    let row = &table[format!("/{id}")];
+    assert_eq!((&row["service"][0]["identity_group"], &row["role"]), (&json!(["model=org/m"]), &json!(["worker"])));
+    assert_eq!((&row["service"][0]["name"], &row["status"], &row["connected"]), (&json!("llm"), &json!("ready"), &json!(true)));
+}
+
+#[tokio::test]
+async fn the_watch_tells_everything_once_and_then_each_change() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let mut watch = raw(mesh.http, b"GET /v1/registry/watch HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let snapshot = read_until(&mut watch, "\n\n").await;
+    assert!(snapshot.contains("event: snapshot"), "{snapshot}");
+    mesh.simulated("m", &[]).await;
+    let change = read_until(&mut watch, "\"lifecycle\":\"serving\"").await;
+    assert!(change.contains("event: node") && change.contains("id: "), "{change}");
+    mesh.nodes[0].signal("-TERM");
+    read_until(&mut watch, "\"lifecycle\":\"left\"").await;
+}
+
+#[tokio::test]
+async fn an_idle_node_shows_its_hardware() {
+    let mesh = Mesh::ingress(&[]).await;
+    let _idle = Otela::run([
+        "start",
+        "--mesh",
+        "test",
+        "--bootstrap",
+        &mesh.bootstrap,
+        "--peer-listen",
+        "/ip4/127.0.0.1/tcp/0",
+    ]);
+    let node = eventually("the node and its hardware", async || {
+        mesh.listed().await.into_iter().find(|node| node["hardware"]["cpus"].as_u64().is_some())
+    })
+    .await;
+    assert_eq!((&node["lifecycle"], &node["services"]), (&json!("join"), &json!([])));
+}
+
+#[tokio::test]
+async fn a_node_that_loads_is_shown_but_not_used() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let engine = env!("CARGO_BIN_EXE_otela");
+    mesh.add(&[], &[engine, "engine", "m", "--port", "0", "--startup", "3s"]);
+    eventually("it is shown as loading", async || {
+        mesh.listed().await.into_iter().find(|node| node["services"][0]["loading"].is_string())
+    })
+    .await;
+    assert_eq!(mesh.ready("m").await, 0);
+    mesh.serves("m", 1).await;
+}
+
+#[tokio::test]
+async fn a_clean_stop_finishes_what_runs_and_leaves_nothing() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &["--ttft", "600ms", "--itl", "1ms"]).await;
+    let engine = mesh.nodes[0].says("pid=").await;
+    let (http, body) = (mesh.http, json!({"model": "m", "prompt": "x", "max_tokens": 3}));
+    let running = post(http, "/v1/completions", &body);
+    let stop = async {
+        eventually("it runs", async || (mesh.metric("otela_ingress_in_flight").await == 1.0).then_some(())).await;
+        mesh.nodes[0].signal("-TERM");
+    };
+    let (answer, ()) = tokio::join!(running, stop);
+    assert_eq!(answer.status, 200);
+    assert_eq!(mesh.nodes[0].ends().await, 0);
+    assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "the engine is gone");
+    eventually("it has left", async || mesh.listed().await.is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn p49_killing_the_agent_takes_the_engine_with_it() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &[]).await;
+    let engine = mesh.nodes[0].says("pid=").await;
+    let killed = Instant::now();
+    mesh.nodes[0].signal("-KILL");
+    eventually("the engine is gone", async || {
+        (!std::path::Path::new(&format!("/proc/{engine}")).exists()).then_some(())
+    })
+    .await;
+    assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
+    mesh.serves("m", 0).await;
+}
+
+#[tokio::test]
+async fn the_ingress_stops_in_good_order() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &["--ttft", "500ms"]).await;
+    assert_eq!(get(mesh.http, "/ready").await.status, 200);
+    assert_eq!(get(mesh.http, "/health").await.status, 200);
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 3});
+    let stop = async {
+        eventually("it runs", async || (mesh.metric("otela_ingress_in_flight").await == 1.0).then_some(())).await;
+        mesh.ingress.signal("-TERM");
+    };
+    let (answer, ()) = tokio::join!(post(mesh.http, "/v1/completions", &body), stop);
+    assert_eq!(answer.status, 200);
+    assert_eq!(mesh.ingress.ends().await, 0);
+}
+
+#[tokio::test]
+async fn the_demo_serves_what_it_prints_and_leaves_nothing() {
+    let mut demo = Otela::run(["demo", "--listen", "127.0.0.1:0"]);
+    let http = demo.says("OpenAI base URL   http://").await;
+    let http: std::net::SocketAddr = http.trim_end_matches("/v1").parse().unwrap();
+    let line = demo.output().lines().find(|line| line.contains("curl http") && line.contains("chat")).unwrap().to_owned();
+    let line = &line[line.find("curl").unwrap()..];
+    let answer = std::process::Command::new("sh").args(["-c", &format!("{line} -sS")]).output().unwrap();
+    let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+    assert_eq!(answer["object"], "chat.completion");
+    let streaming = line.replace("\"messages\"", "\"stream\":true,\"messages\"");
+    let streamed = std::process::Command::new("sh").args(["-c", &format!("{streaming} -sSN")]).output().unwrap();
+    assert!(streamed.stdout.ends_with(b"data: [DONE]\n\n"));
+    let models = get(http, "/v1/registry/models").await.json();
+    assert_eq!(models["models"][0]["ready"], 2);
+    let engines = children_of(demo.child.id().unwrap());
+    assert!(engines.len() >= 2, "{engines:?}");
+    let stopped = Instant::now();
+    demo.signal("-INT");
+    assert_eq!(demo.ends().await, 0);
+    assert!(stopped.elapsed() < SOON);
+    for engine in engines {
+        assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "{engine} is gone");
+    }
+}
+
+fn children_of(pid: u32) -> Vec<String> {
+    let output = std::process::Command::new("ps").args(["-o", "pid=", "--ppid", &pid.to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,220 @@
+//! Event streams: bytes, silence, breaks, and clients that leave.
+
+use crate::support::{Mesh, chunk, eventually, post, post_bytes, raw, read_to_end, read_until, stream_of};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+
+fn scripted(steps: Vec<Value>) -> Value {
+    json!({"model": "m", "stream": true, "messages": [], "script": steps})
+}
+
+const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
+
+#[tokio::test]
+async fn p10_bytes_arrive_as_they_were_sent_however_they_are_cut() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    let text = "data: {\"t\":\"读写😀é\"}\r\n\r\n: comment\nevent: x\nid: 7\ndata: a\ndata: b\n\ndata: c\r\rdata: d\n\ndata: e\n\n";
+    let latin: String = text.bytes().map(char::from).collect();
+    let whole = latin.chars().count();
+    let mut scripts: Vec<Vec<String>> = vec![latin.chars().map(String::from).collect()];
+    for cut in (1..whole).step_by(3) {
+        let (a, b): (String, String) = (latin.chars().take(cut).collect(), latin.chars().skip(cut).collect());
+        scripts.push(vec![a, b]);
+    }
+    scripts.push(vec![format!("data: {}\n\n", "y".repeat(300 * 1024))]);
+    for pieces in scripts {
+        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+        let mut steps = stream_of(&pieces);
+        steps.push(json!(["send", "0\r\n\r\n"]));
+        let answer = post(mesh.http, "/v1/chat/completions", &scripted(steps)).await;
+        let got: String = answer.body.iter().map(|byte| char::from(*byte)).collect();
+        assert_eq!(got, pieces.concat());
+    }
+}
+
+#[tokio::test]
+async fn p11a_a_client_that_resets_a_stream_stops_the_engine() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted("m").await;
+    let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
+    steps.push(json!(["gone"]));
+    let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
+    read_until(&mut client, "content").await;
+    let left = now();
+    drop(client);
+    let gone = log.nth("gone", 1).await;
+    assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
+    nothing_in_flight(&mesh).await;
+}
+
+#[tokio::test]
+async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted("m").await;
+    for stream in [false, true] {
+        let mut body = scripted(vec![json!(["gone"])]);
+        body["stream"] = stream.into();
+        let client = raw(mesh.http, &post_bytes("/v1/chat/completions", &body)).await;
+        let nth = log.events("gone").len() + 1;
+        log.nth("request", nth).await;
+        let left = now();
+        drop(client);
+        let gone = log.nth("gone", nth).await;
+        assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
+    }
+    nothing_in_flight(&mesh).await;
+    assert!(mesh.metric("otela_ingress_requests_total{end=\"client_gone\"}").await >= 2.0);
+}
+
+#[tokio::test]
+async fn p11c_a_client_that_only_stops_sending_gets_its_answer() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    for stream in [false, true] {
+        let answer = if stream { stream_of(&[EVENT]) } else { vec![json!(["send", "HTTP/1.1 200 OK\r\n"])] };
+        let mut steps = vec![json!(["sleep", 0.5])];
+        steps.extend(answer);
+        steps.push(json!(["sleep", 0.5]));
+        steps.push(json!(["send", if stream { "0\r\n\r\n" } else { "content-length: 4\r\n\r\ndone" }]));
+        let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
+        client.shutdown().await.unwrap();
+        let (text, clean) = read_to_end(&mut client).await;
+        assert!(clean && text.ends_with(if stream { "0\r\n\r\n" } else { "done" }), "{text}");
+        assert!(text.contains("HTTP/1.1 200"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn p12_p16_a_broken_stream_never_looks_whole() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted("m").await;
+    let other = mesh.scripted("m").await;
+    for (route, ending, end_mark) in [
+        ("/v1/chat/completions", "close", "data: {\"error\""),
+        ("/v1/chat/completions", "reset", "data: {\"error\""),
+        ("/v1/responses", "close", "event: error\ndata: {\"code\":\"stream_broken\""),
+        ("/v1/messages", "close", "event: error\ndata: {\"error\":{"),
+    ] {
+        let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
+        steps.push(json!(["sleep", 0.1]));
+        steps.push(json!([ending]));
+        let mut client = raw(mesh.http, &post_bytes(route, &scripted(steps))).await;
+        let (text, _) = read_to_end(&mut client).await;
+        assert_eq!(text.matches("\"content\"").count(), 3, "no text twice: {text}");
+        assert!(text.contains(end_mark), "{route}: {text}");
+        assert!(!text.contains("[DONE]") && !text.ends_with("0\r\n\r\n"), "{text}");
+    }
+    // In the middle of an event nothing is put in.
+    let mut steps = stream_of(&[EVENT, "data: {\"half"]);
+    steps.extend([json!(["sleep", 0.1]), json!(["close"])]);
+    let (text, _) = read_to_end(&mut raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await).await;
+    assert!(text.contains("half") && !text.contains("error") && !text.ends_with("0\r\n\r\n"), "{text}");
+    assert_eq!(log.events("request").len() + other.events("request").len(), 5, "never sent again");
+    eventually("all are counted as broken", async || {
+        (mesh.metric("otela_ingress_requests_total{end=\"broke_off\"}").await == 5.0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn p12_a_killed_node_breaks_its_streams_at_once() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
+    steps.push(json!(["gone"]));
+    let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
+    read_until(&mut client, "content").await;
+    let killed = Instant::now();
+    mesh.nodes[0].signal("-KILL");
+    let (text, _) = read_to_end(&mut client).await;
+    assert!(killed.elapsed() < Duration::from_secs(3), "{:?}", killed.elapsed());
+    assert!(text.contains("data: {\"error\"") && !text.ends_with("0\r\n\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn p13_a_stream_without_done_is_whole() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    for last in ["event: response.completed\ndata: {}\n\n", "event: response.failed\ndata: {}\n\n", EVENT] {
+        let mut steps = stream_of(&[EVENT, last]);
+        steps.push(json!(["send", "0\r\n\r\n"]));
+        let answer = post(mesh.http, "/v1/responses", &scripted(steps)).await;
+        assert_eq!(answer.body, format!("{EVENT}{last}"));
+    }
+}
+
+#[tokio::test]
+async fn p14_silence_is_bridged_between_events_only() {
+    let mut mesh = Mesh::ingress(&["--keep-alive", "200ms"]).await;
+    mesh.scripted("m").await;
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let steps = vec![
+        json!(["send", head]),
+        json!(["sleep", 0.9]),
+        json!(["send", chunk("data: ha")]),
+        json!(["sleep", 0.9]),
+        json!(["send", chunk("lf\n\n")]),
+        json!(["sleep", 0.5]),
+        json!(["send", "0\r\n\r\n"]),
+    ];
+    let answer = post(mesh.http, "/v1/chat/completions", &scripted(steps)).await;
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    assert!(text.contains("data: half\n\n"), "no comment inside an event: {text:?}");
+    let (before, after) = text.split_once("data: half\n\n").unwrap();
+    assert!(before.matches(":\n\n").count() >= 3 && after.contains(":\n\n"), "{text:?}");
+    // An answer that is no stream is waited for in silence.
+    let steps = vec![json!(["sleep", 0.9]), json!(["send", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"])];
+    assert_eq!(post(mesh.http, "/v1/chat/completions", &scripted(steps)).await.body, "ok");
+}
+
+#[tokio::test]
+async fn p17_a_failure_in_the_first_event_is_passed_on_and_counted() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    let event = "data: {\"error\":{\"code\":\"boom\"}}\n\n";
+    let mut steps = stream_of(&[event]);
+    steps.push(json!(["send", "0\r\n\r\n"]));
+    let answer = post(mesh.http, "/v1/chat/completions", &scripted(steps)).await;
+    assert_eq!((answer.status, &answer.body[..]), (200, event.as_bytes()));
+    assert_eq!(mesh.metric("otela_ingress_error_events_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn p34_a_thousand_aborted_requests_leave_no_count_behind() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &["--ttft", "40ms", "--itl", "5ms"]).await;
+    let body = json!({"model": "m", "stream": true, "max_tokens": 200, "ignore_eos": true, "prompt": "x"});
+    let request = post_bytes("/v1/completions", &body);
+    for batch in 0..20_u64 {
+        let mut clients = Vec::new();
+        for _ in 0..50 {
+            clients.push(raw(mesh.http, &request).await);
+        }
+        // A different moment in the life of a request each time.
+        tokio::time::sleep(Duration::from_millis(batch * 7)).await;
+        drop(clients);
+    }
+    nothing_in_flight(&mesh).await;
+    let node = mesh.nodes[0].says("registry: http://").await;
+    let node = node.split('/').next().unwrap().parse().unwrap();
+    eventually("the node is idle", async || {
+        let text = crate::support::get(node, "/metrics").await;
+        let text = String::from_utf8(text.body.to_vec()).unwrap();
+        (crate::support::sum_metric(&text, "otela_agent_in_flight") == 0.0).then_some(())
+    })
+    .await;
+    assert_eq!(post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await.status, 200);
+}
+
+fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+async fn nothing_in_flight(mesh: &Mesh) {
+    eventually("nothing is in flight", async || {
+        (mesh.metric("otela_ingress_in_flight").await == 0.0).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,320 @@
+//! Real processes: meshes of the `otela` binary on loopback, and a client that sees bytes.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use std::{
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::{Child, Command},
+};
+
+/// Everything that is expected happens within this, on a machine with two busy cores.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Waits until `look` finds something.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not seen in time: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A running `otela` process. Dropping it kills it; its engine goes with it.
+pub(crate) struct Otela {
+    pub(crate) child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Otela {
+    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_otela"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        collect(stdout, Arc::clone(&lines));
+        collect(stderr, Arc::clone(&lines));
+        Self { child, lines }
+    }
+
+    /// What comes after `mark` in the first line of output that has it.
+    pub(crate) async fn says(&self, mark: &str) -> String {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let found = {
+                let lines = self.lines.lock().unwrap();
+                lines.iter().find_map(|line| Some(line.split_once(mark)?.1.split_whitespace().next()?.to_owned()))
+            };
+            match found {
+                Some(found) => return found,
+                None => assert!(Instant::now() < deadline, "{mark:?} was not said in time:\n{}", self.output()),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// All that it has written.
+    pub(crate) fn output(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.child.id().expect("still running").to_string();
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Its exit code, or 128 plus the signal that ended it.
+    pub(crate) async fn ends(&mut self) -> i32 {
+        use std::os::unix::process::ExitStatusExt;
+        let status = tokio::time::timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "readers of a child's pipes end with the child")]
+fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<String>>>) {
+    tokio::spawn(async move {
+        let mut pipe = BufReader::new(pipe).lines();
+        while let Ok(Some(line)) = pipe.next_line().await {
+            lines.lock().unwrap().push(line);
+        }
+    });
+}
+
+/// An ingress and nodes that joined through it.
+pub(crate) struct Mesh {
+    pub(crate) ingress: Otela,
+    pub(crate) http: SocketAddr,
+    pub(crate) bootstrap: String,
+    pub(crate) nodes: Vec<Otela>,
+    models: Vec<String>,
+    pub(crate) dir: TempDir,
+}
+
+impl Mesh {
+    /// An ingress with further flags, and no node yet.
+    pub(crate) async fn ingress(flags: &[&str]) -> Self {
+        let mut arguments =
+            vec!["ingress", "--listen", "127.0.0.1:0", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "test"];
+        arguments.extend(flags);
+        let ingress = Otela::run(arguments);
+        let base = ingress.says("OpenAI base URL: http://").await;
+        let http: SocketAddr = base.trim_end_matches("/v1").parse().unwrap();
+        let bootstraps = eventually("the ingress' own address", async || {
+            let answer = get(http, "/v1/dnt/bootstraps").await.json();
+            Some(answer["bootstraps"][0].as_str()?.to_owned())
+        })
+        .await;
+        Self { ingress, http, bootstrap: bootstraps, nodes: Vec::new(), models: Vec::new(), dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// Adds a node that wraps `engine`.
+    pub(crate) fn add(&mut self, flags: &[&str], engine: &[&str]) -> &Otela {
+        let mut arguments = vec!["start", "--mesh", "test", "--peer-listen", "/ip4/127.0.0.1/tcp/0"];
+        arguments.extend(["--bootstrap", &self.bootstrap, "--linger", "1s"]);
+        arguments.extend(flags);
+        arguments.push("--process");
+        arguments.extend(engine);
+        self.nodes.push(Otela::run(arguments));
+        self.nodes.last().unwrap()
+    }
+
+    /// Adds a node with a simulated engine, and waits until it serves.
+    pub(crate) async fn simulated(&mut self, model: &str, flags: &[&str]) {
+        let mut engine = vec![env!("CARGO_BIN_EXE_otela"), "engine", model, "--port", "0"];
+        engine.extend(flags);
+        self.add(&[], &engine);
+        self.serves_one_more(model).await;
+    }
+
+    /// Adds a node with a scripted engine, and waits until it serves. Its log is `scripted-N`.
+    pub(crate) async fn scripted(&mut self, model: &str) -> ScriptedLog {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
+        let log = self.dir.path().join(format!("scripted-{}", self.nodes.len()));
+        self.add(&[], &["python3", script, log.to_str().unwrap(), model]);
+        self.serves_one_more(model).await;
+        ScriptedLog(log)
+    }
+
+    async fn serves_one_more(&mut self, model: &str) {
+        self.models.push(model.to_owned());
+        let replicas = self.models.iter().filter(|served| *served == model).count();
+        self.serves(model, replicas).await;
+    }
+
+    /// Waits until `model` has `replicas` that are ready.
+    pub(crate) async fn serves(&self, model: &str, replicas: usize) {
+        eventually(&format!("{replicas} replicas of {model}; nodes say {}", self.complaints()), async || {
+            (self.ready(model).await == replicas).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn ready(&self, model: &str) -> usize {
+        let models = get(self.http, "/v1/registry/models").await.json();
+        let models = models["models"].as_array().unwrap().iter();
+        models.filter(|m| m["id"] == model).map(|m| m["ready"].as_u64().unwrap() as usize).sum()
+    }
+
+    /// The listed nodes, as the ingress sees them.
+    pub(crate) async fn listed(&self) -> Vec<Value> {
+        let nodes = get(self.http, "/v1/registry/nodes").await.json()["nodes"].as_array().unwrap().clone();
+        nodes.into_iter().filter(|node| node["roles"][0] == "node").collect()
+    }
+
+    fn complaints(&self) -> String {
+        self.nodes.iter().map(Otela::output).collect::<Vec<_>>().join("\n")
+    }
+
+    /// A metric of the ingress: the sum over its labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        let text = get(self.http, "/metrics").await;
+        sum_metric(std::str::from_utf8(&text.body).unwrap(), name)
+    }
+}
+
+/// The sum of all samples whose name and labels start with `name`.
+pub(crate) fn sum_metric(text: &str, name: &str) -> f64 {
+    let samples = text.lines().filter(|line| line.starts_with(name));
+    samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+/// What a scripted engine has seen.
+pub(crate) struct ScriptedLog(PathBuf);
+
+impl ScriptedLog {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let complete = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        complete.filter(|event| event["event"] == kind).collect()
+    }
+
+    /// Waits for the n-th event of a kind, counted from 1.
+    pub(crate) async fn nth(&self, kind: &str, n: usize) -> Value {
+        eventually(&format!("event {n} of kind {kind}"), async || self.events(kind).into_iter().nth(n - 1)).await
+    }
+}
+
+/// A whole HTTP answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e} in {:?}", self.body))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
+    let request = http::Request::get(path).header("host", "test").body(Full::new(Bytes::new())).unwrap();
+    send(to, request).await.unwrap()
+}
+
+pub(crate) async fn post(to: SocketAddr, path: &str, body: &Value) -> Answer {
+    try_post(to, path, body).await.unwrap()
+}
+
+pub(crate) async fn try_post(to: SocketAddr, path: &str, body: &Value) -> Result<Answer, String> {
+    let request = http::Request::post(path).header("host", "test").header("content-type", "application/json");
+    send(to, request.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await
+}
+
+/// Sends one request on a connection of its own; an error if the answer does not end as it should.
+#[expect(clippy::disallowed_methods, reason = "the connection's task ends with the connection")]
+pub(crate) async fn send(to: SocketAddr, request: http::Request<Full<Bytes>>) -> Result<Answer, String> {
+    let exchange = async {
+        let tcp = TcpStream::connect(to).await.map_err(|e| e.to_string())?;
+        tcp.set_nodelay(true).unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await.map_err(|e| e.to_string())?;
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.map_err(|e| format!("{e:?} in the body"))?.to_bytes();
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+    };
+    tokio::time::timeout(SOON * 2, exchange).await.expect("an answer in time")
+}
+
+/// Opens a connection and writes `bytes`.
+pub(crate) async fn raw(to: SocketAddr, bytes: &[u8]) -> TcpStream {
+    let mut tcp = TcpStream::connect(to).await.unwrap();
+    tcp.set_nodelay(true).unwrap();
+    tcp.write_all(bytes).await.unwrap();
+    tcp
+}
+
+/// A POST with a JSON body, as bytes.
+pub(crate) fn post_bytes(path: &str, body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// Reads until `mark` has been seen; all that was read.
+pub(crate) async fn read_until(tcp: &mut TcpStream, mark: &str) -> String {
+    let mut seen = Vec::new();
+    let mut buffer = [0; 4096];
+    let read = async {
+        while !String::from_utf8_lossy(&seen).contains(mark) {
+            let n = tcp.read(&mut buffer).await.unwrap_or(0);
+            assert!(n > 0, "{mark:?} does not come: {}", String::from_utf8_lossy(&seen));
+            seen.extend_from_slice(&buffer[..n]);
+        }
+    };
+    tokio::time::timeout(SOON, read).await.unwrap_or_else(|_| panic!("{mark:?} does not come in time"));
+    String::from_utf8_lossy(&seen).into_owned()
+}
+
+/// Reads to the end, however it comes; the bytes, and whether it was a clean end of the connection.
+pub(crate) async fn read_to_end(tcp: &mut TcpStream) -> (String, bool) {
+    let mut seen = Vec::new();
+    let clean = tokio::time::timeout(SOON, tcp.read_to_end(&mut seen)).await.expect("it ends").is_ok();
+    (String::from_utf8_lossy(&seen).into_owned(), clean)
+}
+
+/// The steps of a script that answers with an event stream of `events`, each a whole chunk.
+pub(crate) fn stream_of(events: &[&str]) -> Vec<Value> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let mut steps = vec![serde_json::json!(["send", head])];
+    steps.extend(events.iter().map(|event| serde_json::json!(["send", chunk(event)])));
+    steps
+}
+
+/// One chunk of a chunked body. Text is Latin-1: each `char` is a byte.
+pub(crate) fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.chars().count())
+}
