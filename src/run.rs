@@ -126,9 +126,7 @@ async fn join(
 
 /// Serves the registry, health and metrics over HTTP until the tasks are stopped.
 async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Metrics) -> Result<(), CommandError> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|source| CommandError::Http { address, source })?;
+    let listener = TcpListener::bind(address).await.map_err(|source| CommandError::Http { address, source })?;
     let draining = tasks.clone();
     let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
     tracing::info!("registry: http://{}/v1/registry/nodes", listener.local_addr()?);

@@ -37,7 +37,9 @@ pub(crate) struct IngressArgs {
 
 /// Why an ingress is not started.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} can be reached by other machines and there are no keys yet: listen on 127.0.0.1, or add --open if everybody who reaches it may use it")]
+#[error(
+    "{0} can be reached by other machines and there are no keys yet: listen on 127.0.0.1, or add --open if everybody who reaches it may use it"
+)]
 pub(crate) struct NotOpen(SocketAddr);
 
 impl IngressArgs {

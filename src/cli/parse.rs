@@ -6,7 +6,9 @@ use std::net::IpAddr;
 /// A peer's address: a multiaddress, or `HOST:PORT` for TCP.
 pub(super) fn address(text: &str) -> Result<Multiaddr, String> {
     if text.starts_with('/') {
-        return text.parse().map_err(|error| format!("not a multiaddress ({error}); an example: /ip4/192.0.2.1/tcp/7411"));
+        return text
+            .parse()
+            .map_err(|error| format!("not a multiaddress ({error}); an example: /ip4/192.0.2.1/tcp/7411"));
     }
     let wrong = || "neither a multiaddress such as /ip4/192.0.2.1/tcp/7411 nor HOST:PORT".to_owned();
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;

@@ -70,7 +70,9 @@ async fn taken_ports_are_named() {
 #[tokio::test]
 async fn engines_that_do_not_start() {
     let near = ["start", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--linger", "0s"];
-    let with = |engine: &[&'static str]| near.iter().copied().chain(["--process"]).chain(engine.iter().copied()).collect::<Vec<_>>();
+    let with = |engine: &[&'static str]| {
+        near.iter().copied().chain(["--process"]).chain(engine.iter().copied()).collect::<Vec<_>>()
+    };
     let (code, output) = run(&with(&["no-such-engine", "serve"])).await;
     assert!(code == 127 && output.contains("no-such-engine"), "{code} {output}");
     let (code, output) = run(&with(&["/etc/passwd"])).await;

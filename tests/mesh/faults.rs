@@ -104,7 +104,10 @@ async fn truncated_and_empty_answers_are_had_again_elsewhere() {
         json!([["send", "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"half\":"], ["close"]]),
         json!([["send", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n"], ["reset"]]),
         json!([["send", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]]),
-        json!([["send", "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"], ["close"]]),
+        json!([
+            ["send", "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"],
+            ["close"]
+        ]),
     ] {
         let before = mesh.metric("otela_ingress_retries_total").await;
         let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "script": broken})).await;

@@ -57,7 +57,10 @@ async fn a_relay_brings_strangers_together() {
     let table = get(registry, "/v1/dnt/table").await.json();
     let row = &table[format!("/{id}")];
     assert_eq!((&row["service"][0]["identity_group"], &row["role"]), (&json!(["model=org/m"]), &json!(["worker"])));
-    assert_eq!((&row["service"][0]["name"], &row["status"], &row["connected"]), (&json!("llm"), &json!("ready"), &json!(true)));
+    assert_eq!(
+        (&row["service"][0]["name"], &row["status"], &row["connected"]),
+        (&json!("llm"), &json!("ready"), &json!(true))
+    );
 }
 
 #[tokio::test]
@@ -159,7 +162,8 @@ async fn the_demo_serves_what_it_prints_and_leaves_nothing() {
     let mut demo = Otela::run(["demo", "--listen", "127.0.0.1:0"]);
     let http = demo.says("OpenAI base URL   http://").await;
     let http: std::net::SocketAddr = http.trim_end_matches("/v1").parse().unwrap();
-    let line = demo.output().lines().find(|line| line.contains("curl http") && line.contains("chat")).unwrap().to_owned();
+    let line =
+        demo.output().lines().find(|line| line.contains("curl http") && line.contains("chat")).unwrap().to_owned();
     let line = &line[line.find("curl").unwrap()..];
     let answer = std::process::Command::new("sh").args(["-c", &format!("{line} -sS")]).output().unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();

@@ -205,7 +205,10 @@ async fn p34_a_thousand_aborted_requests_leave_no_count_behind() {
         (crate::support::sum_metric(&text, "otela_agent_in_flight") == 0.0).then_some(())
     })
     .await;
-    assert_eq!(post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await.status, 200);
+    assert_eq!(
+        post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await.status,
+        200
+    );
 }
 
 fn now() -> f64 {
@@ -213,8 +216,6 @@ fn now() -> f64 {
 }
 
 async fn nothing_in_flight(mesh: &Mesh) {
-    eventually("nothing is in flight", async || {
-        (mesh.metric("otela_ingress_in_flight").await == 0.0).then_some(())
-    })
-    .await;
+    eventually("nothing is in flight", async || (mesh.metric("otela_ingress_in_flight").await == 0.0).then_some(()))
+        .await;
 }

@@ -126,7 +126,14 @@ impl Mesh {
             Some(answer["bootstraps"][0].as_str()?.to_owned())
         })
         .await;
-        Self { ingress, http, bootstrap: bootstraps, nodes: Vec::new(), models: Vec::new(), dir: tempfile::tempdir().unwrap() }
+        Self {
+            ingress,
+            http,
+            bootstrap: bootstraps,
+            nodes: Vec::new(),
+            models: Vec::new(),
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// Adds a node that wraps `engine`.
@@ -280,8 +287,10 @@ pub(crate) async fn raw(to: SocketAddr, bytes: &[u8]) -> TcpStream {
 pub(crate) fn post_bytes(path: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     let length = body.len();
-    format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
-        .into_bytes()
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 /// Reads until `mark` has been seen; all that was read.

@@ -39,7 +39,8 @@ async fn p03_bodies_of_screenshots_pass_and_the_limit_is_told() {
     let lengths: Vec<_> = log.events("request").iter().map(|event| event["length"].as_u64().unwrap() >> 20).collect();
     assert_eq!(lengths, [8, 31]);
     // Declared: refused before a byte is sent. Undeclared: refused at the byte that is too much.
-    let declared = raw(mesh.http, b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 41943041\r\n\r\n").await;
+    let declared =
+        raw(mesh.http, b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 41943041\r\n\r\n").await;
     let mut declared = declared;
     let (text, _) = read_to_end(&mut declared).await;
     assert!(text.starts_with("HTTP/1.1 413") && text.contains("41943040"), "{text}");
@@ -86,7 +87,10 @@ async fn p05_bytes_go_through_unchanged() {
     let mut mesh = Mesh::ingress(&[]).await;
     let log = mesh.scripted("m").await;
     let answer_body = r#"{"choices":[{"reasoning_content":"\u00e9","logprobs":null}],"kv_transfer_params":{"x":12345678901234567},"f":1e-7 }"#;
-    let reply = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-custom: kept\r\ncontent-length: {}\r\n\r\n{answer_body}", answer_body.len());
+    let reply = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-custom: kept\r\ncontent-length: {}\r\n\r\n{answer_body}",
+        answer_body.len()
+    );
     let body = format!(
         r#"{{ "zzz_future":1, "chat_template_kwargs":{{"enable_thinking":false}},"top_k":20, "big":12345678901234567,"tiny":1e-7,"text":"\u8bfb写\ud83d\ude00",  "model":"m","stream_options":{{"include_usage":false}},"script":[["send",{}]]}}"#,
         Value::from(reply)
@@ -118,7 +122,8 @@ async fn p06_encoded_bodies_are_decoded_before_routing() {
         ("gzip", bomb, 413),
         ("foo", gzip, 415),
     ] {
-        let request = http::Request::post("/v1/chat/completions").header("host", "t").header("content-encoding", coding);
+        let request =
+            http::Request::post("/v1/chat/completions").header("host", "t").header("content-encoding", coding);
         let answer = send(mesh.http, request.body(Full::new(body.into())).unwrap()).await.unwrap();
         assert_eq!(answer.status, status, "{coding}: {:?}", answer.body);
         assert!(status == 200 || answer.json()["error"]["message"].is_string());
@@ -151,14 +156,21 @@ async fn p07_framing_is_made_anew_on_each_hop() {
     let log = mesh.scripted("m").await;
     // Encoded answers pass with their encoding and their length.
     let gzip: String = piped("gzip -c", b"{\"ok\":true}").into_iter().map(char::from).collect();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=9\r\n\r\n", gzip.chars().count());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=9\r\n\r\n",
+        gzip.chars().count()
+    );
     let mut body = chat("m");
     body["script"] = json!([["send", head + &gzip]]);
     let answer = post(mesh.http, "/v1/chat/completions", &body).await;
     assert_eq!(answer.body.iter().map(|b| char::from(*b)).collect::<String>(), gzip);
-    assert_eq!((answer.header("content-encoding"), answer.header("x-hop"), answer.header("keep-alive")), ("gzip", "", ""));
+    assert_eq!(
+        (answer.header("content-encoding"), answer.header("x-hop"), answer.header("keep-alive")),
+        ("gzip", "", "")
+    );
     // A chunked request arrives with one framing, and the answer's chunks become one body.
-    body["script"] = json!([["send", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"]]);
+    body["script"] =
+        json!([["send", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"]]);
     let text = body.to_string();
     let (first, second) = text.split_at(10);
     let request = format!(
@@ -182,7 +194,9 @@ async fn p09_p15_answers_are_not_touched() {
     assert!(base64["data"][0]["embedding"].is_string());
     let floats = post(mesh.http, "/v1/embeddings", &embed("float")).await.json();
     assert!(floats["data"][0]["embedding"][0].is_number());
-    for (options, usages) in [(json!(null), 0), (json!({"include_usage": false}), 0), (json!({"include_usage": true}), 1)] {
+    for (options, usages) in
+        [(json!(null), 0), (json!({"include_usage": false}), 0), (json!({"include_usage": true}), 1)]
+    {
         let mut body = chat("m");
         body["stream"] = true.into();
         if !options.is_null() {
@@ -205,16 +219,23 @@ async fn p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody() {
         let body = r#"{"error":{"message":"mine","type":"x","code":null}}"#;
         let mut request = chat("m");
         let length = body.len();
-        request["script"] = json!([["send", format!("HTTP/1.1 {status} No\r\n{extra}content-length: {length}\r\n\r\n{body}")]]);
+        request["script"] =
+            json!([["send", format!("HTTP/1.1 {status} No\r\n{extra}content-length: {length}\r\n\r\n{body}")]]);
         request
     };
-    let busy = post(mesh.http, "/v1/chat/completions", &refusal("429", "Retry-After: 30\r\nretry-after-ms: 29500\r\n")).await;
+    let busy =
+        post(mesh.http, "/v1/chat/completions", &refusal("429", "Retry-After: 30\r\nretry-after-ms: 29500\r\n")).await;
     assert_eq!((busy.status, busy.header("retry-after"), busy.header("retry-after-ms")), (429, "30", "29500"));
-    let dated = post(mesh.http, "/v1/chat/completions", &refusal("503", "Retry-After: Fri, 31 Dec 2027 23:59:59 GMT\r\n")).await;
+    let dated =
+        post(mesh.http, "/v1/chat/completions", &refusal("503", "Retry-After: Fri, 31 Dec 2027 23:59:59 GMT\r\n"))
+            .await;
     assert_eq!((dated.status, dated.header("retry-after")), (503, "Fri, 31 Dec 2027 23:59:59 GMT"));
     for status in ["400", "401", "403", "404", "413", "422"].iter().cycle().take(20) {
         let answer = post(mesh.http, "/v1/chat/completions", &refusal(status, "")).await;
-        assert_eq!((answer.status.to_string().as_str(), answer.json()["error"]["message"].clone()), (*status, json!("mine")));
+        assert_eq!(
+            (answer.status.to_string().as_str(), answer.json()["error"]["message"].clone()),
+            (*status, json!("mine"))
+        );
     }
     assert_eq!(log.events("request").len(), 22, "each was asked once");
     assert_eq!(post(mesh.http, "/v1/chat/completions", &chat("m")).await.status, 200);
@@ -316,7 +337,8 @@ async fn any_inference_route_is_carried_and_metrics_count_it() {
     let mut mesh = Mesh::ingress(&[]).await;
     let log = mesh.scripted("m").await;
     let mut body = chat("m");
-    body["script"] = Value::from(stream_of(&["event: response.created\ndata: {}\n\n", "event: response.completed\ndata: {}\n\n"]));
+    body["script"] =
+        Value::from(stream_of(&["event: response.created\ndata: {}\n\n", "event: response.completed\ndata: {}\n\n"]));
     body["script"].as_array_mut().unwrap().push(json!(["send", "0\r\n\r\n"]));
     let answer = post(mesh.http, "/v1/responses", &body).await;
     assert_eq!(answer.header("content-type"), "text/event-stream");

@@ -7,7 +7,9 @@ pub mod hardware;
 mod serve;
 
 use crate::{
-    engine::{Client, Echo, Exit, Kind, Launch, LaunchError, NotReady, Process, Progress, Ready, ReadyOptions, wait_ready},
+    engine::{
+        Client, Echo, Exit, Kind, Launch, LaunchError, NotReady, Process, Progress, Ready, ReadyOptions, wait_ready,
+    },
     peer::{Announcement, Inbound, Peer, tunnel},
     tasks::Tasks,
     telemetry::{Metrics, chain},
@@ -119,8 +121,7 @@ impl Agent {
     /// From launching the engine until nothing of it is left.
     async fn serve(&mut self, argv: Vec<OsString>) -> Outcome {
         let kind = Kind::recognise(&argv);
-        let launch =
-            Launch { grace: self.config.stop_grace, echo: self.config.echo.clone(), ..Launch::new(argv) };
+        let launch = Launch { grace: self.config.stop_grace, echo: self.config.echo.clone(), ..Launch::new(argv) };
         let process = match Process::spawn(&launch, &self.tasks).await {
             Ok(process) => process,
             Err(error) => return Outcome::NotLaunched(error),

@@ -1,0 +1,67 @@
+//! The engine of the benchmark: answers at once with 1 KiB, or streams events that carry the time they were sent.
+
+use bytes::Bytes;
+use futures::stream;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    body::{Frame, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use std::{
+    convert::Infallible,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::net::TcpListener;
+
+/// Events of one stream, and the time between them.
+const EVENTS: u32 = 50;
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Serves until it is killed.
+#[expect(clippy::disallowed_methods, reason = "connections end with the process")]
+pub(crate) async fn serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("bench engine on {}", listener.local_addr().unwrap());
+    loop {
+        let (tcp, _) = listener.accept().await.unwrap();
+        tcp.set_nodelay(true).unwrap();
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(tcp), service_fn(answer)));
+    }
+}
+
+/// Nanoseconds since the Unix epoch: one clock for all processes of this machine.
+pub(crate) fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Error> {
+    let path = request.uri().path().to_owned();
+    let body = request.into_body().collect().await?.to_bytes();
+    if path == "/v1/models" {
+        return Ok(json(r#"{"object":"list","data":[{"id":"bench","object":"model"}]}"#.into()));
+    }
+    if body.windows(13).any(|part| part == b"\"stream\":true") {
+        let events = stream::unfold(0, async |sent| {
+            if sent == EVENTS {
+                return None;
+            }
+            if sent > 0 {
+                tokio::time::sleep(EVERY).await;
+            }
+            let event = format!("data: {{\"at\":{}}}\n\n", now_ns());
+            Some((Ok(Frame::data(Bytes::from(event))), sent + 1))
+        });
+        let body = BodyExt::boxed_unsync(StreamBody::new(events));
+        return Ok(Response::builder().header("content-type", "text/event-stream").body(body).unwrap());
+    }
+    Ok(json(format!(r#"{{"id":"x","choices":[{{"text":"{}"}}]}}"#, "y".repeat(990)).into()))
+}
+
+fn json(text: Bytes) -> Response<Body> {
+    Response::builder().header("content-type", "application/json").body(BodyExt::boxed_unsync(Full::new(text))).unwrap()
+}

@@ -1,0 +1,64 @@
+//! What ingress and mesh add to a request: direct to the engine against through `otela ingress` and `otela start`,
+//! interleaved in one run on loopback.
+//!
+//! `cargo bench --bench forward -- [--json] [--check] [--quick]`. The engine is a plain HTTP server (this program
+//! again, see `engine.rs`) that `otela start --process` wraps, so both ways end at the same process. Latencies are
+//! taken with keep-alive connections; "added" is the difference of the same quantile. `--check` exits with 1 and names
+//! the rows that miss their reach.
+
+mod engine;
+mod measure;
+mod mesh;
+mod report;
+
+use measure::Load;
+use report::Row;
+use std::{process::ExitCode, time::Duration};
+
+/// Reach for a plain request, in milliseconds.
+const ADDED_P50_MS: f64 = 0.25;
+/// See [`ADDED_P50_MS`].
+const ADDED_P99_MS: f64 = 2.0;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    if has("engine") {
+        runtime.block_on(engine::serve());
+        return ExitCode::SUCCESS;
+    }
+    let rows = runtime.block_on(run(has("--quick")));
+    if has("--json") {
+        println!("{}", report::json(&rows));
+    } else {
+        println!("{}", report::table(&rows));
+    }
+    let missed: Vec<_> = rows.iter().filter(|row| !row.is_reached()).collect();
+    for row in &missed {
+        eprintln!("missed: {}", row.name());
+    }
+    if has("--check") && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+async fn run(quick: bool) -> Vec<Row> {
+    let mesh = mesh::Mesh::start().await;
+    let (direct, through) = (mesh.engine, mesh.ingress);
+    let shorter = if quick { 5 } else { 1 };
+    let mut rows = Vec::new();
+    // Warm: connections, caches, the allocator.
+    measure::closed_loop(direct, through, 300).await;
+    let pair = measure::closed_loop(direct, through, 5_000 / shorter).await;
+    rows.extend(Row::latency("closed loop, 1 client", &pair, Some((ADDED_P50_MS, ADDED_P99_MS))));
+    for (per_second, seconds) in [(1, 60), (16, 20), (64, 20)] {
+        let load = Load { per_second, lasts: Duration::from_secs(seconds / shorter as u64) };
+        let pair = measure::open_loop(direct, through, load).await;
+        rows.extend(Row::latency(&format!("{per_second} requests/s"), &pair, Some((ADDED_P50_MS, ADDED_P99_MS))));
+    }
+    let rates = measure::throughput(direct, through, 64, Duration::from_secs(2), if quick { 1 } else { 3 }).await;
+    rows.push(Row::rate("64 clients, requests/s", rates));
+    let (first, events) = measure::streams(direct, through, 40 / shorter).await;
+    rows.extend(Row::latency("stream, first event", &first, None));
+    rows.extend(Row::latency("stream, each event", &events, None));
+    rows
+}

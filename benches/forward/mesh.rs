@@ -1,0 +1,67 @@
+//! The processes under measurement: an ingress, and a node that wraps the benchmark's own engine.
+
+use std::{net::SocketAddr, process::Stdio, time::Duration};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader, Lines},
+    process::{Child, ChildStderr, ChildStdout, Command},
+};
+
+/// Ends with its value: the engine goes with its node.
+pub(crate) struct Mesh {
+    pub(crate) engine: SocketAddr,
+    pub(crate) ingress: SocketAddr,
+    _processes: [Child; 2],
+}
+
+impl Mesh {
+    pub(crate) async fn start() -> Self {
+        let near = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "bench", "--log", "warn,otela=info"];
+        let (ingress_process, mut log, _) = run(&[&["ingress", "--listen", "127.0.0.1:0"], &near[..]].concat());
+        let peer = said(&mut log, "listening address=").await;
+        let ingress: SocketAddr =
+            said(&mut log, "OpenAI base URL: http://").await.trim_end_matches("/v1").parse().unwrap();
+        keep_reading(log);
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        let node = [&["start", "--bootstrap", &peer], &near[..], &["--process", own, "engine"]].concat();
+        let (node_process, mut log, mut out) = run(&node);
+        let engine = said(&mut out, "bench engine on ").await.parse().unwrap();
+        said(&mut log, "serving models=").await;
+        keep_reading(log);
+        keep_reading(out);
+        Self { engine, ingress, _processes: [ingress_process, node_process] }
+    }
+}
+
+type Read<P> = Lines<BufReader<P>>;
+
+fn run(arguments: &[&str]) -> (Child, Read<ChildStderr>, Read<ChildStdout>) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_otela"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (out, log) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    (child, BufReader::new(log).lines(), BufReader::new(out).lines())
+}
+
+/// The word after `mark` in the first line that has it.
+async fn said<P: AsyncRead + Unpin>(lines: &mut Read<P>, mark: &str) -> String {
+    let wait = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if let Some((_, rest)) = line.split_once(mark) {
+                return rest.split_whitespace().next().unwrap_or_default().to_owned();
+            }
+        }
+        panic!("the process ended before it said {mark:?}");
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("{mark:?} was not said"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "readers of a child's pipes end with the child")]
+fn keep_reading<P: AsyncRead + Send + Unpin + 'static>(mut lines: Read<P>) {
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+}
