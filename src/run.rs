@@ -35,7 +35,8 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     telemetry::init(&filter, cli.log.format.into())
         .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let threads = cli.threads.unwrap_or_else(threads);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let code = runtime.block_on(async {
         match cli.command {
             Command::Start(args) => start(*args).await,
@@ -47,6 +48,11 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);
     code
+}
+
+/// Half of the processors: the others are the engine's. More than a few would only pass work to each other.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8)
 }
 
 async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {

@@ -27,8 +27,18 @@ use std::ffi::OsString;
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogArgs,
+    /// Worker threads. Half of the processors, but at most 8, if not given.
+    #[arg(long, global = true, env = "OTELA_THREADS", value_name = "N", value_parser = threads)]
+    pub(crate) threads: Option<usize>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(threads @ 1..=1024) => Ok(threads),
+        _ => Err("not a number from 1 to 1024".to_owned()),
+    }
 }
 
 /// How the program logs.

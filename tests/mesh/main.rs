@@ -1,5 +1,7 @@
 //! Whole-system tests: real processes on loopback, from `otela start --process …` to a client's bytes.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 mod cli;
 mod faults;
 mod lab;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
-fn scripted(steps: Vec<Value>) -> Value {
-    json!({"model": "m", "stream": true, "messages": [], "script": steps})
+fn scripted(steps: impl Into<Value>) -> Value {
+    json!({"model": "m", "stream": true, "messages": [], "script": steps.into()})
 }
 
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";

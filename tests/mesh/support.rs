@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::{
     future::Future,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Stdio,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -211,10 +211,6 @@ pub(crate) fn sum_metric(text: &str, name: &str) -> f64 {
 pub(crate) struct ScriptedLog(PathBuf);
 
 impl ScriptedLog {
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
     pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let complete = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

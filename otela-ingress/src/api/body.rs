@@ -30,7 +30,7 @@ pub(crate) async fn read(
 ) -> Result<(Bytes, OwnedSemaphorePermit), ApiError> {
     let limit = app.config.body_bytes_max;
     let codings = codings(headers)?;
-    let declared = headers.get(header::CONTENT_LENGTH).map(|value| parse_length(value)).transpose()?;
+    let declared = headers.get(header::CONTENT_LENGTH).map(parse_length).transpose()?;
     if declared.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }

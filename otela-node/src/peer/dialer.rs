@@ -23,6 +23,8 @@ struct Attempt {
     /// Who it is, once known.
     peer: Option<PeerId>,
     pauses: ExponentialBackoff,
+    /// Dials in a row that reached nobody.
+    failures: u32,
     next: Instant,
     under_way: Option<ConnectionId>,
     /// Since when a connection stands.
@@ -89,12 +91,16 @@ impl Dialer {
         let attempt =
             self.attempts.entry(Target::Peer(peer)).or_insert_with(|| Attempt::new(addresses, Some(peer), now));
         attempt.next = now;
+        attempt.failures = 0;
     }
 
     /// The dials that are due, as many as may be under way.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
         let room = DIALS_MAX.saturating_sub(self.under_way.len());
-        let due = self.attempts.iter().filter(|(_, a)| a.is_due(now)).take(room);
+        let mut due: Vec<_> = self.attempts.iter().filter(|(_, a)| a.is_due(now)).collect();
+        // Those that never failed come first: a mesh full of ghosts must not keep the living waiting.
+        due.sort_by_key(|(_, a)| (a.failures, a.next));
+        let due = due.into_iter().take(room);
         due.map(|(t, a)| Due { target: *t, peer: a.peer, addresses: a.addresses.clone() }).collect()
     }
 
@@ -148,6 +154,7 @@ impl Dialer {
             let since = attempt.connected.take();
             if since.is_some_and(|since| now - since >= STEADY_AFTER) {
                 attempt.pauses = pauses();
+                attempt.failures = 0;
                 attempt.next = now;
             } else {
                 attempt.pause(now);
@@ -158,7 +165,7 @@ impl Dialer {
 
 impl Attempt {
     fn new(addresses: Vec<Multiaddr>, peer: Option<PeerId>, now: Instant) -> Self {
-        Self { addresses, peer, pauses: pauses(), next: now, under_way: None, connected: None }
+        Self { addresses, peer, pauses: pauses(), failures: 0, next: now, under_way: None, connected: None }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -166,6 +173,7 @@ impl Attempt {
     }
 
     fn pause(&mut self, now: Instant) {
+        self.failures = self.failures.saturating_add(1);
         self.next = now + self.pauses.next().unwrap_or(REDIAL_MAX);
     }
 }
@@ -231,6 +239,13 @@ mod tests {
         }
         assert_eq!(dialer.next(), None, "no more than that at once");
         dialer.failed(ConnectionId::new_unchecked(0), now);
-        assert_eq!(dialer.due(now).len(), 1, "the next one gets its turn before the failed one");
+        let next = dialer.due(now);
+        assert_eq!(next.len(), 1, "the next one gets its turn before the failed one");
+        assert!(due.iter().all(|earlier| earlier.target != next[0].target));
+        let wanted = PeerId::random();
+        dialer.hurry(wanted, vec![address(1)], now);
+        dialer.failed(ConnectionId::new_unchecked(1), now);
+        let later = now + REDIAL_MAX * 3;
+        assert!(dialer.due(later).iter().any(|due| due.peer == Some(wanted)), "fresh ones before failed ones");
     }
 }

@@ -9,14 +9,14 @@ use super::{
     driver::Command,
     link::Links,
     metrics::PeerMetrics,
-    own::{Announcement, Own},
+    own::{Announcement, Own, unix_ms},
     streams::Streams,
 };
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
-    entry::{Entry, RENEW_EVERY, Refusal},
+    entry::{Entry, RENEW_EVERY, Refusal, TTL},
     gossip::{Gossip, Input, Output},
     id::Session,
     lifecycle::Lifecycle,
@@ -341,14 +341,21 @@ impl Driver {
     /// Tells the driver whom to stay connected to.
     fn want(&mut self) {
         let view = self.published.view.load_full();
-        let listed: Vec<(&PeerId, &Node)> =
-            view.nodes().filter(|(peer, node)| **peer != self.me && node.is_listed()).collect();
-        let alive = listed.iter().filter(|(_, node)| node.belief == Belief::Alive).map(|(peer, _)| **peer);
+        let oldest_ms = unix_ms().saturating_sub(u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX));
+        // Whom we believe gone is dialled now and then all the same, as long as its word is good: that is what
+        // brings two halves together after the network was cut between them.
+        let present: Vec<(&PeerId, &Node)> = view
+            .nodes()
+            .filter(|(peer, node)| {
+                let left = node.entry.rank().lifecycle == Lifecycle::Left;
+                **peer != self.me && !left && node.entry.issued_at_ms() >= oldest_ms
+            })
+            .collect();
+        let alive = present.iter().filter(|(_, node)| node.belief == Belief::Alive).map(|(peer, _)| **peer);
         let neighbours = self.core.wanted_links(alive, RANDOM_LINKS);
-        let wanted = listed
+        let wanted = present
             .into_iter()
             .filter(|(peer, node)| {
-                // Somebody whom we lost is dialled until it answers or is gone.
                 neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive
             })
             .map(|(peer, node)| (*peer, node.entry.payload().multiaddrs().collect()))
@@ -366,8 +373,7 @@ impl Driver {
     fn is_counterpart(&self, node: &Node) -> bool {
         let other = node.entry.payload();
         let pairs = [(Role::Ingress, Role::Node), (Role::Node, Role::Ingress), (Role::Ingress, Role::Relay)];
-        let working = node.entry.rank().lifecycle < Lifecycle::Left;
-        working && pairs.iter().any(|(mine, theirs)| self.roles.contains(mine) && other.has_role(*theirs))
+        pairs.iter().any(|(mine, theirs)| self.roles.contains(mine) && other.has_role(*theirs))
     }
 
     /// Publishes a new view if anything in it has changed.
