@@ -1,4 +1,5 @@
-//! The engine of the benchmark: answers at once with 1 KiB, or streams events that carry the time they were sent.
+//! The other ends of the benchmark: an engine that answers at once with 1 KiB, or streams events that carry the time
+//! they were sent; and a relay that only passes bytes on.
 
 use bytes::Bytes;
 use futures::stream;
@@ -12,9 +13,13 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use std::{
     convert::Infallible,
+    net::SocketAddr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::net::TcpListener;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 
 /// Events of one stream, and the time between them.
 const EVENTS: u32 = 50;
@@ -29,6 +34,23 @@ pub(crate) async fn serve() {
         let (tcp, _) = listener.accept().await.unwrap();
         tcp.set_nodelay(true).unwrap();
         tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(tcp), service_fn(answer)));
+    }
+}
+
+/// Passes the bytes of each connection on to `to` until it is killed.
+#[expect(clippy::disallowed_methods, reason = "connections end with the process")]
+pub(crate) async fn relay(to: SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("bench relay on {}", listener.local_addr().unwrap());
+    loop {
+        let (mut near, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut far = TcpStream::connect(to).await.unwrap();
+            near.set_nodelay(true).unwrap();
+            far.set_nodelay(true).unwrap();
+            // A connection that breaks has done its work.
+            let _ = copy_bidirectional(&mut near, &mut far).await;
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! What ingress and mesh add to a request: direct to the engine against through `otela ingress` and `otela start`,
-//! interleaved in one run on loopback.
+//! interleaved in one run on loopback, with two plain TCP relays as a control: they show what two more processes cost
+//! on the machine at hand, whatever they do.
 //!
 //! `cargo bench --bench forward -- [--json] [--check] [--quick]`. The engine is a plain HTTP server (this program
 //! again, see `engine.rs`) that `otela start --process` wraps, so both ways end at the same process. Latencies are
@@ -26,9 +27,16 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    if has("engine") {
-        runtime.block_on(engine::serve());
-        return ExitCode::SUCCESS;
+    match arguments.first().map(String::as_str) {
+        Some("engine") => {
+            runtime.block_on(engine::serve());
+            return ExitCode::SUCCESS;
+        }
+        Some("relay") => {
+            runtime.block_on(engine::relay(arguments[1].parse().unwrap()));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
     }
     let rows = runtime.block_on(run(has("--quick")));
     if has("--json") {
@@ -45,21 +53,22 @@ fn main() -> ExitCode {
 
 async fn run(quick: bool) -> Vec<Row> {
     let mesh = mesh::Mesh::start().await;
-    let (direct, through) = (mesh.engine, mesh.ingress);
+    let ways = &mesh.ways;
     let shorter = if quick { 5 } else { 1 };
+    let reach = Some((ADDED_P50_MS, ADDED_P99_MS));
     let mut rows = Vec::new();
     // Warm: connections, caches, the allocator.
-    measure::closed_loop(direct, through, 300).await;
-    let pair = measure::closed_loop(direct, through, 5_000 / shorter).await;
-    rows.extend(Row::latency("closed loop, 1 client", &pair, Some((ADDED_P50_MS, ADDED_P99_MS))));
+    measure::closed_loop(ways, 300).await;
+    let seen = measure::closed_loop(ways, 5_000 / shorter).await;
+    rows.extend(Row::latency("closed loop, 1 client", &seen, reach));
     for (per_second, seconds) in [(1, 60), (16, 20), (64, 20)] {
         let load = Load { per_second, lasts: Duration::from_secs(seconds / shorter as u64) };
-        let pair = measure::open_loop(direct, through, load).await;
-        rows.extend(Row::latency(&format!("{per_second} requests/s"), &pair, Some((ADDED_P50_MS, ADDED_P99_MS))));
+        let seen = measure::open_loop(ways, load).await;
+        rows.extend(Row::latency(&format!("{per_second} requests/s"), &seen, reach));
     }
-    let rates = measure::throughput(direct, through, 64, Duration::from_secs(2), if quick { 1 } else { 3 }).await;
-    rows.push(Row::rate("64 clients, requests/s", rates));
-    let (first, events) = measure::streams(direct, through, 40 / shorter).await;
+    let rates = measure::throughput(ways, 64, Duration::from_secs(2), if quick { 1 } else { 3 }).await;
+    rows.push(Row::rate("64 clients", &rates));
+    let (first, events) = measure::streams(ways, 40 / shorter).await;
     rows.extend(Row::latency("stream, first event", &first, None));
     rows.extend(Row::latency("stream, each event", &events, None));
     rows

@@ -15,18 +15,31 @@ use std::{
 };
 use tokio::net::TcpStream;
 
-/// Latencies in nanoseconds, the direct way and through the mesh.
-pub(crate) struct Pair {
-    pub(crate) direct: Histogram<u64>,
-    pub(crate) through: Histogram<u64>,
+/// A quantity for each way to the engine: direct; through two plain TCP relays, which do nothing but pass bytes on;
+/// through ingress and node. The relays show what two more processes cost on this machine, whatever they do.
+#[derive(Clone)]
+pub(crate) struct Ways<T> {
+    pub(crate) direct: T,
+    pub(crate) relays: T,
+    pub(crate) mesh: T,
 }
 
-/// Requests per second, the direct way and through the mesh.
-#[derive(Clone, Copy)]
-pub(crate) struct Rates {
-    pub(crate) direct: f64,
-    pub(crate) through: f64,
+impl<T> Ways<T> {
+    fn each(f: impl Fn() -> T) -> Self {
+        Self { direct: f(), relays: f(), mesh: f() }
+    }
+
+    pub(crate) fn map<U>(&self, f: impl Fn(&T) -> U) -> Ways<U> {
+        Ways { direct: f(&self.direct), relays: f(&self.relays), mesh: f(&self.mesh) }
+    }
+
+    fn in_turn(&mut self) -> [&mut T; 3] {
+        [&mut self.direct, &mut self.relays, &mut self.mesh]
+    }
 }
+
+/// Latencies in nanoseconds.
+pub(crate) type Latencies = Ways<Histogram<u64>>;
 
 /// An open loop: requests begin at fixed times, whether or not earlier ones have ended.
 #[derive(Clone, Copy)]
@@ -35,11 +48,8 @@ pub(crate) struct Load {
     pub(crate) lasts: Duration,
 }
 
-impl Pair {
-    fn new() -> Self {
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-        Self { direct: histogram(), through: histogram() }
-    }
+fn latencies() -> Latencies {
+    Ways::each(|| Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap())
 }
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -96,58 +106,55 @@ fn request(stream: bool) -> Request<Full<Bytes>> {
     request.body(Full::new(body.into())).unwrap()
 }
 
-/// One client, one request after the other, the two ways in turn.
-pub(crate) async fn closed_loop(direct: SocketAddr, through: SocketAddr, rounds: usize) -> Pair {
-    let (direct, through) = (Client::new(direct), Client::new(through));
-    let mut pair = Pair::new();
+/// One client, one request after the other, the ways in turn.
+pub(crate) async fn closed_loop(ways: &Ways<SocketAddr>, rounds: usize) -> Latencies {
+    let mut clients = ways.map(|to| Client::new(*to));
+    let mut seen = latencies();
     for _ in 0..rounds {
-        pair.direct.saturating_record(direct.ask().await.as_nanos() as u64);
-        pair.through.saturating_record(through.ask().await.as_nanos() as u64);
+        for (client, histogram) in clients.in_turn().into_iter().zip(seen.in_turn()) {
+            histogram.saturating_record(client.ask().await.as_nanos() as u64);
+        }
     }
-    pair
+    seen
 }
 
-/// Both ways at the same rate at the same time, half a period apart.
+/// Every way at the same rate at the same time, evenly apart.
 #[expect(clippy::disallowed_methods, reason = "each request is awaited below")]
-pub(crate) async fn open_loop(direct: SocketAddr, through: SocketAddr, load: Load) -> Pair {
-    let (direct, through) = (Client::new(direct), Client::new(through));
+pub(crate) async fn open_loop(ways: &Ways<SocketAddr>, load: Load) -> Latencies {
+    let mut clients = ways.map(|to| Client::new(*to));
     let period = Duration::from_secs(1) / load.per_second;
-    let mut ticks = tokio::time::interval(period / 2);
-    let mut running = (Vec::new(), Vec::new());
+    let mut ticks = tokio::time::interval(period / 3);
     let wanted = (load.lasts.as_secs_f64() / period.as_secs_f64()).ceil() as usize;
+    let mut running = [Vec::new(), Vec::new(), Vec::new()];
     for _ in 0..wanted {
-        ticks.tick().await;
-        let client = direct.clone();
-        running.0.push(tokio::spawn(async move { client.ask().await }));
-        ticks.tick().await;
-        let client = through.clone();
-        running.1.push(tokio::spawn(async move { client.ask().await }));
+        for (client, tasks) in clients.in_turn().into_iter().zip(&mut running) {
+            ticks.tick().await;
+            let client = client.clone();
+            tasks.push(tokio::spawn(async move { client.ask().await }));
+        }
     }
-    let mut pair = Pair::new();
-    for (histogram, tasks) in [(&mut pair.direct, running.0), (&mut pair.through, running.1)] {
+    let mut seen = latencies();
+    for (histogram, tasks) in seen.in_turn().into_iter().zip(running) {
         for took in join_all(tasks).await {
             histogram.saturating_record(took.unwrap().as_nanos() as u64);
         }
     }
-    pair
+    seen
 }
 
-/// As many requests as `clients` can make, the two ways in turn; the middle of the rounds.
-pub(crate) async fn throughput(
-    direct: SocketAddr,
-    through: SocketAddr,
-    clients: usize,
-    lasts: Duration,
-    rounds: usize,
-) -> Rates {
-    let (mut directs, mut throughs) = (Vec::new(), Vec::new());
+/// Requests per second that `clients` can make, the ways in turn; the middle of the rounds.
+pub(crate) async fn throughput(ways: &Ways<SocketAddr>, clients: usize, lasts: Duration, rounds: usize) -> Ways<f64> {
+    let mut seen: Ways<Vec<f64>> = Ways::each(Vec::new);
     for _ in 0..rounds {
-        directs.push(saturate(direct, clients, lasts).await);
-        throughs.push(saturate(through, clients, lasts).await);
+        for (to, rates) in ways.clone().in_turn().into_iter().zip(seen.in_turn()) {
+            rates.push(saturate(*to, clients, lasts).await);
+        }
     }
-    directs.sort_by(f64::total_cmp);
-    throughs.sort_by(f64::total_cmp);
-    Rates { direct: directs[rounds / 2], through: throughs[rounds / 2] }
+    seen.map(|rates| {
+        let mut rates = rates.clone();
+        rates.sort_by(f64::total_cmp);
+        rates[rounds / 2]
+    })
 }
 
 async fn saturate(to: SocketAddr, clients: usize, lasts: Duration) -> f64 {
@@ -165,14 +172,16 @@ async fn saturate(to: SocketAddr, clients: usize, lasts: Duration) -> f64 {
     answered as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Streams one after the other, the two ways in turn: time to the first event, and the way of each event from the
+/// Streams one after the other, the ways in turn: time to the first event, and the way of each event from the
 /// engine's hands to the client's.
-pub(crate) async fn streams(direct: SocketAddr, through: SocketAddr, rounds: usize) -> (Pair, Pair) {
-    let (direct, through) = (Client::new(direct), Client::new(through));
-    let (mut first, mut events) = (Pair::new(), Pair::new());
+pub(crate) async fn streams(ways: &Ways<SocketAddr>, rounds: usize) -> (Latencies, Latencies) {
+    let mut clients = ways.map(|to| Client::new(*to));
+    let (mut first, mut events) = (latencies(), latencies());
     for _ in 0..rounds {
-        stream(&direct, &mut first.direct, &mut events.direct).await;
-        stream(&through, &mut first.through, &mut events.through).await;
+        let histograms = first.in_turn().into_iter().zip(events.in_turn());
+        for (client, (first, events)) in clients.in_turn().into_iter().zip(histograms) {
+            stream(client, first, events).await;
+        }
     }
     (first, events)
 }

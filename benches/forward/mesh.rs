@@ -1,5 +1,6 @@
-//! The processes under measurement: an ingress, and a node that wraps the benchmark's own engine.
+//! The processes under measurement: an ingress, a node that wraps the benchmark's own engine, and two plain relays.
 
+use crate::measure::Ways;
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader, Lines},
@@ -8,15 +9,14 @@ use tokio::{
 
 /// Ends with its value: the engine goes with its node.
 pub(crate) struct Mesh {
-    pub(crate) engine: SocketAddr,
-    pub(crate) ingress: SocketAddr,
-    _processes: [Child; 2],
+    pub(crate) ways: Ways<SocketAddr>,
+    _processes: [Child; 4],
 }
 
 impl Mesh {
     pub(crate) async fn start() -> Self {
         let near = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "bench", "--log", "warn,otela=info"];
-        let (ingress_process, mut log, _) = run(&[&["ingress", "--listen", "127.0.0.1:0"], &near[..]].concat());
+        let (ingress_process, mut log, _) = run(OTELA, &[&["ingress", "--listen", "127.0.0.1:0"], &near[..]].concat());
         let peer = said(&mut log, "listening address=").await;
         let ingress: SocketAddr =
             said(&mut log, "OpenAI base URL: http://").await.trim_end_matches("/v1").parse().unwrap();
@@ -24,19 +24,32 @@ impl Mesh {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         let node = [&["start", "--bootstrap", &peer], &near[..], &["--process", own, "engine"]].concat();
-        let (node_process, mut log, mut out) = run(&node);
-        let engine = said(&mut out, "bench engine on ").await.parse().unwrap();
+        let (node_process, mut log, mut out) = run(OTELA, &node);
+        let direct: SocketAddr = said(&mut out, "bench engine on ").await.parse().unwrap();
         said(&mut log, "serving models=").await;
         keep_reading(log);
         keep_reading(out);
-        Self { engine, ingress, _processes: [ingress_process, node_process] }
+        let (inner_process, inner) = relay(own, direct).await;
+        let (outer_process, outer) = relay(own, inner).await;
+        let ways = Ways { direct, relays: outer, mesh: ingress };
+        Self { ways, _processes: [ingress_process, node_process, inner_process, outer_process] }
     }
+}
+
+const OTELA: &str = env!("CARGO_BIN_EXE_otela");
+
+async fn relay(own: &str, to: SocketAddr) -> (Child, SocketAddr) {
+    let (process, log, mut out) = run(own, &["relay", &to.to_string()]);
+    let address = said(&mut out, "bench relay on ").await.parse().unwrap();
+    keep_reading(log);
+    keep_reading(out);
+    (process, address)
 }
 
 type Read<P> = Lines<BufReader<P>>;
 
-fn run(arguments: &[&str]) -> (Child, Read<ChildStderr>, Read<ChildStdout>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_otela"))
+fn run(program: &str, arguments: &[&str]) -> (Child, Read<ChildStderr>, Read<ChildStdout>) {
+    let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,47 +1,37 @@
 //! The rows of the result, as a table and as JSON.
 
-use crate::measure::{Pair, Rates};
+use crate::measure::{Latencies, Ways};
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::{Value, json};
 
-/// One line: a quantity both ways, what the mesh adds, and the reach if there is one.
+/// One line: a quantity each way, what the mesh adds, and the reach if there is one.
 pub(crate) struct Row {
     what: String,
     quantile: &'static str,
-    direct: f64,
-    through: f64,
+    ways: Ways<f64>,
     unit: &'static str,
     samples: u64,
     added_max: Option<f64>,
 }
 
 impl Row {
-    /// The median and the 99th percentile of a pair, in milliseconds.
-    pub(crate) fn latency(what: &str, pair: &Pair, reach: Option<(f64, f64)>) -> Vec<Self> {
+    /// The median and the 99th percentile, in milliseconds.
+    pub(crate) fn latency(what: &str, seen: &Latencies, reach: Option<(f64, f64)>) -> Vec<Self> {
         let quantiles = [("p50", 0.5, reach.map(|r| r.0)), ("p99", 0.99, reach.map(|r| r.1))];
         let row = |(name, quantile, added_max)| Self {
             what: what.to_owned(),
             quantile: name,
-            direct: pair.direct.value_at_quantile(quantile) as f64 / 1e6,
-            through: pair.through.value_at_quantile(quantile) as f64 / 1e6,
+            ways: seen.map(|histogram| histogram.value_at_quantile(quantile) as f64 / 1e6),
             unit: "ms",
-            samples: pair.through.len(),
+            samples: seen.mesh.len(),
             added_max,
         };
         quantiles.into_iter().map(row).collect()
     }
 
     /// Rates have no reach here: they are for comparing.
-    pub(crate) fn rate(what: &str, rates: Rates) -> Self {
-        Self {
-            what: what.to_owned(),
-            quantile: "rate",
-            direct: rates.direct,
-            through: rates.through,
-            unit: "1/s",
-            samples: 0,
-            added_max: None,
-        }
+    pub(crate) fn rate(what: &str, rates: &Ways<f64>) -> Self {
+        Self { what: what.to_owned(), quantile: "rate", ways: rates.clone(), unit: "/s", samples: 0, added_max: None }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -53,18 +43,23 @@ impl Row {
     }
 
     fn added(&self) -> f64 {
-        self.through - self.direct
+        self.ways.mesh - self.ways.direct
     }
 }
 
 pub(crate) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED);
-    table.set_header(["", "", "direct", "through", "added", "reach", ""]);
+    table.set_header(["", "", "direct", "two plain relays", "mesh", "added by the mesh", "reach", ""]);
     for row in rows {
-        let number = |value: f64| if row.unit == "ms" { format!("{value:.3} ms") } else { format!("{value:.0} /s") };
-        let added =
-            if row.unit == "ms" { number(row.added()) } else { format!("{:.0} %", row.through / row.direct * 100.0) };
+        let number = |value: f64| {
+            if row.unit == "ms" { format!("{value:.3} ms") } else { format!("{value:.0} {}", row.unit) }
+        };
+        let added = if row.unit == "ms" {
+            number(row.added())
+        } else {
+            format!("{:.0} % of direct", row.ways.mesh / row.ways.direct * 100.0)
+        };
         let reach = row.added_max.map_or_else(String::new, |most| format!("<= {most} ms"));
         let verdict = match row.added_max {
             None => "",
@@ -74,14 +69,15 @@ pub(crate) fn table(rows: &[Row]) -> Table {
         table.add_row([
             row.what.clone(),
             row.quantile.to_owned(),
-            number(row.direct),
-            number(row.through),
+            number(row.ways.direct),
+            number(row.ways.relays),
+            number(row.ways.mesh),
             added,
             reach,
             verdict.to_owned(),
         ]);
     }
-    for column in 2..5 {
+    for column in 2..6 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -95,8 +91,9 @@ pub(crate) fn json(rows: &[Row]) -> Value {
             "what": row.what,
             "quantile": row.quantile,
             "unit": row.unit,
-            "direct": row.direct,
-            "through": row.through,
+            "direct": row.ways.direct,
+            "two_plain_relays": row.ways.relays,
+            "mesh": row.ways.mesh,
             "added": row.added(),
             "reach": row.added_max,
             "reached": row.is_reached(),

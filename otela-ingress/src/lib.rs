@@ -1,6 +1,6 @@
 //! What clients see: the OpenAI surface, and the way of a request to an engine.
 //!
-//! The way of one request, top down: `api::inference` reads it, [`forward`](mod@forward) is the whole path in one
+//! The way of one request, top down: `api::inference` reads it, `forward` is the whole path in one
 //! function, `balance` picks a replica, `otela_node::peer::tunnel` carries it to the node, whose agent and engine
 //! client take it from there. Whatever else a request touches is called from `forward` by name.
 

@@ -1,7 +1,7 @@
 //! Read-only HTTP for observers: health, metrics, and the registry, answered from this peer's own replica.
 //!
 //! Nothing here changes state, and nothing calls another node. What an owner said and what we believe of it are
-//! shown apart. [`legacy`] answers in the JSON shape of the Go implementation for tools written against it.
+//! shown apart. `legacy` answers in the JSON shape of the Go implementation for tools written against it.
 
 mod json;
 mod legacy;

@@ -2,8 +2,8 @@
 //!
 //! Invariant: for each owner the registry holds the greatest entry, by (epoch, lifecycle, version), that it was
 //! ever given; so any two replicas that were given the same entries, in whatever order and however often, are
-//! equal. [`map`] holds the lattice and nothing else; [`Registry`] adds the indices that gossip and readers
-//! need; [`view`] is what readers see.
+//! equal. `map` holds the lattice and nothing else; [`Registry`] adds the indices that gossip and readers
+//! need; `view` is what readers see.
 
 mod map;
 mod view;
