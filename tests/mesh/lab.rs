@@ -81,7 +81,9 @@ async fn lab_promtool_every_metrics_page_is_in_order() {
 async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
     let mut mesh = Mesh::ingress(&[]).await;
     let vllm = lab("vllm/bin/vllm");
-    let tiny = lab("tiny");
+    // A name of its own, by which its processes are found.
+    let tiny = mesh.dir.path().join("tiny");
+    std::os::unix::fs::symlink(lab("tiny"), &tiny).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     // As a user would, but for the variables that the CPU build wants.
     let engine = [

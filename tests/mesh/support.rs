@@ -18,6 +18,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     process::{Child, Command},
+    task::JoinHandle,
 };
 
 /// Everything that is expected happens within this, on a machine with two busy cores.
@@ -39,6 +40,7 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
 pub(crate) struct Otela {
     pub(crate) child: Child,
     lines: Arc<Mutex<Vec<String>>>,
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Otela {
@@ -53,9 +55,8 @@ impl Otela {
             .unwrap();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        collect(stdout, Arc::clone(&lines));
-        collect(stderr, Arc::clone(&lines));
-        Self { child, lines }
+        let readers = vec![collect(stdout, Arc::clone(&lines)), collect(stderr, Arc::clone(&lines))];
+        Self { child, lines, readers }
     }
 
     /// What comes after `mark` in the first line of output that has it.
@@ -88,18 +89,22 @@ impl Otela {
     pub(crate) async fn ends(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let status = tokio::time::timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
+        // What it said last may still be on its way.
+        for reader in self.readers.drain(..) {
+            tokio::time::timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
+        }
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "readers of a child's pipes end with the child")]
-fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<String>>>) {
+fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut pipe = BufReader::new(pipe).lines();
         while let Ok(Some(line)) = pipe.next_line().await {
             lines.lock().unwrap().push(line);
         }
-    });
+    })
 }
 
 /// An ingress and nodes that joined through it.

@@ -6,7 +6,10 @@ use super::defaults::{ADDRESSES_MAX, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, STEADY_A
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
 use std::collections::{BTreeMap, HashMap};
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
+
+/// Told once whether a dial that somebody waits for has led to a connection.
+pub(super) type Waiter = oneshot::Sender<bool>;
 
 /// What is dialled: a known peer, or whoever is at a bootstrap address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,9 +29,12 @@ struct Attempt {
     /// Dials in a row that reached nobody.
     failures: u32,
     next: Instant,
-    under_way: Option<ConnectionId>,
+    /// Taken up, and not yet decided.
+    under_way: bool,
     /// Since when a connection stands.
     connected: Option<Instant>,
+    /// Who waits for it; such dials come first.
+    waiters: Vec<Waiter>,
 }
 
 /// A dial that is due.
@@ -43,7 +49,7 @@ pub(super) struct Due {
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     attempts: BTreeMap<Target, Attempt>,
-    under_way: HashMap<ConnectionId, Target>,
+    dials: HashMap<ConnectionId, Target>,
 }
 
 impl Dialer {
@@ -83,67 +89,74 @@ impl Dialer {
             attempt.connected = if is_connected(&peer) { attempt.connected.or(Some(now)) } else { None };
             self.attempts.insert(target, attempt);
         }
-        self.under_way.retain(|_, target| self.attempts.contains_key(target));
+        self.dials.retain(|_, target| self.attempts.contains_key(target));
     }
 
-    /// Makes a dial of `peer` due now, wanted or not.
-    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
+    /// Makes a dial of `peer` due now, wanted or not, and ahead of others; `waiter` is told how it ends.
+    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, waiter: Waiter, now: Instant) {
         let attempt =
             self.attempts.entry(Target::Peer(peer)).or_insert_with(|| Attempt::new(addresses, Some(peer), now));
         attempt.next = now;
-        attempt.failures = 0;
+        attempt.waiters.push(waiter);
     }
 
-    /// The dials that are due, as many as may be under way.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Due> {
-        let room = DIALS_MAX.saturating_sub(self.under_way.len());
-        let mut due: Vec<_> = self.attempts.iter().filter(|(_, a)| a.is_due(now)).collect();
-        // Those that never failed come first: a mesh full of ghosts must not keep the living waiting.
-        due.sort_by_key(|(_, a)| (a.failures, a.next));
-        let due = due.into_iter().take(room);
-        due.map(|(t, a)| Due { target: *t, peer: a.peer, addresses: a.addresses.clone() }).collect()
+    /// Takes up the dials that are due, as many as may be under way. Each is to be [`Self::started`] or
+    /// [`Self::refused`].
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
+        let room = DIALS_MAX.saturating_sub(self.under_way());
+        let mut due: Vec<_> = self.attempts.iter_mut().filter(|(_, a)| a.is_due(now)).collect();
+        // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
+        due.sort_by_key(|(_, a)| (a.waiters.is_empty(), a.failures, a.next));
+        let take = |(target, attempt): (&Target, &mut Attempt)| {
+            attempt.under_way = true;
+            Due { target: *target, peer: attempt.peer, addresses: attempt.addresses.clone() }
+        };
+        due.into_iter().take(room).map(take).collect()
     }
 
     /// When the next dial is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        let waiting = self.attempts.values().filter(|a| a.connected.is_none() && a.under_way.is_none());
-        (self.under_way.len() < DIALS_MAX).then(|| waiting.map(|a| a.next).min()).flatten()
+        let waiting = self.attempts.values().filter(|a| a.connected.is_none() && !a.under_way);
+        (self.under_way() < DIALS_MAX).then(|| waiting.map(|a| a.next).min()).flatten()
+    }
+
+    fn under_way(&self) -> usize {
+        self.attempts.values().filter(|attempt| attempt.under_way).count()
     }
 
     /// A dial has begun.
     pub(super) fn started(&mut self, target: Target, id: ConnectionId) {
-        if let Some(attempt) = self.attempts.get_mut(&target) {
-            attempt.under_way = Some(id);
-            self.under_way.insert(id, target);
+        if self.attempts.contains_key(&target) {
+            self.dials.insert(id, target);
         }
     }
 
     /// A dial could not even begin.
     pub(super) fn refused(&mut self, target: Target, now: Instant) {
         if let Some(attempt) = self.attempts.get_mut(&target) {
+            attempt.ended(false);
             attempt.pause(now);
         }
     }
 
     /// A dial has reached nobody. Returns whom it was for, if that is known.
     pub(super) fn failed(&mut self, id: ConnectionId, now: Instant) -> Option<PeerId> {
-        let target = self.under_way.remove(&id)?;
-        let attempt = self.attempts.get_mut(&target)?;
-        attempt.under_way = None;
-        attempt.pause(now);
-        attempt.peer
+        let target = self.dials.remove(&id)?;
+        self.refused(target, now);
+        self.attempts.get(&target)?.peer
     }
 
     /// A connection to `peer` stands.
     pub(super) fn connected(&mut self, peer: PeerId, id: ConnectionId, now: Instant) {
-        if let Some(target) = self.under_way.remove(&id)
+        if let Some(target) = self.dials.remove(&id)
             && let Some(attempt) = self.attempts.get_mut(&target)
         {
             attempt.peer = Some(peer);
-            attempt.under_way = None;
+            attempt.under_way = false;
         }
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
             attempt.connected.get_or_insert(now);
+            attempt.ended(true);
         }
     }
 
@@ -165,11 +178,28 @@ impl Dialer {
 
 impl Attempt {
     fn new(addresses: Vec<Multiaddr>, peer: Option<PeerId>, now: Instant) -> Self {
-        Self { addresses, peer, pauses: pauses(), failures: 0, next: now, under_way: None, connected: None }
+        Self {
+            addresses,
+            peer,
+            pauses: pauses(),
+            failures: 0,
+            next: now,
+            under_way: false,
+            connected: None,
+            waiters: Vec::new(),
+        }
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        self.connected.is_none() && self.under_way.is_none() && self.next <= now && !self.addresses.is_empty()
+        self.connected.is_none() && !self.under_way && self.next <= now && !self.addresses.is_empty()
+    }
+
+    fn ended(&mut self, connected: bool) {
+        self.under_way = false;
+        for waiter in self.waiters.drain(..) {
+            // One that has given up does not mind.
+            let _ = waiter.send(connected);
+        }
     }
 
     fn pause(&mut self, now: Instant) {
@@ -201,29 +231,32 @@ mod tests {
         let mut dialer = Dialer::new(vec![address(1)], now);
         let (peer, mut at, mut longest) = (PeerId::random(), now, std::time::Duration::ZERO);
         for n in 0..30 {
-            let due = dialer.due(at);
+            let due = dialer.take_due(at);
             assert_eq!(due.len(), 1);
-            assert!(dialer.due(at - std::time::Duration::from_millis(1)).is_empty() || n == 0);
             let id = ConnectionId::new_unchecked(n);
             dialer.started(due[0].target, id);
-            assert!(dialer.due(at).is_empty(), "one dial at a time");
+            assert!(dialer.take_due(at).is_empty(), "one dial at a time");
             dialer.failed(id, at);
+            assert!(dialer.take_due(at).is_empty(), "not again at once");
             let next = dialer.next().unwrap();
             longest = longest.max(next - at);
             at = next;
         }
         assert!(longest >= REDIAL_MAX && longest <= REDIAL_MAX * 2);
         let id = ConnectionId::new_unchecked(99);
+        dialer.take_due(at);
         dialer.started(Target::Bootstrap(0), id);
         dialer.connected(peer, id, at);
         assert_eq!(dialer.next(), None);
         dialer.lost(&peer, at);
-        assert!(dialer.due(at).is_empty(), "one that hangs up at once is not hammered");
+        assert!(dialer.take_due(at).is_empty(), "one that hangs up at once is not hammered");
+        let at = dialer.next().unwrap();
+        dialer.take_due(at);
         dialer.started(Target::Bootstrap(0), id);
         dialer.connected(peer, id, at);
         let at = at + STEADY_AFTER;
         dialer.lost(&peer, at);
-        assert_eq!(dialer.due(at).len(), 1, "a lost bootstrap is dialled at once");
+        assert_eq!(dialer.take_due(at).len(), 1, "a lost bootstrap is dialled at once");
     }
 
     #[test]
@@ -232,20 +265,23 @@ mod tests {
         let mut dialer = Dialer::default();
         let wanted = (0..500).map(|n| (PeerId::random(), vec![address(n)])).collect();
         dialer.want(wanted, |_| false, now);
-        let due = dialer.due(now);
+        let due = dialer.take_due(now);
         assert_eq!(due.len(), DIALS_MAX);
         for (n, due) in due.iter().enumerate() {
             dialer.started(due.target, ConnectionId::new_unchecked(n));
         }
         assert_eq!(dialer.next(), None, "no more than that at once");
         dialer.failed(ConnectionId::new_unchecked(0), now);
-        let next = dialer.due(now);
-        assert_eq!(next.len(), 1, "the next one gets its turn before the failed one");
-        assert!(due.iter().all(|earlier| earlier.target != next[0].target));
-        let wanted = PeerId::random();
-        dialer.hurry(wanted, vec![address(1)], now);
-        dialer.failed(ConnectionId::new_unchecked(1), now);
         let later = now + REDIAL_MAX * 3;
-        assert!(dialer.due(later).iter().any(|due| due.peer == Some(wanted)), "fresh ones before failed ones");
+        let next = dialer.take_due(later);
+        assert_eq!(next.len(), 1);
+        assert!(due.iter().all(|earlier| earlier.target != next[0].target), "fresh ones before failed ones");
+        let (peer, (waiter, mut told)) = (PeerId::random(), oneshot::channel());
+        dialer.hurry(peer, vec![address(1)], waiter, later);
+        dialer.failed(ConnectionId::new_unchecked(1), later);
+        assert_eq!(dialer.take_due(later)[0].peer, Some(peer), "one that somebody waits for before all");
+        dialer.started(Target::Peer(peer), ConnectionId::new_unchecked(99));
+        dialer.failed(ConnectionId::new_unchecked(99), later);
+        assert_eq!(told.try_recv(), Ok(false));
     }
 }

@@ -3,9 +3,10 @@
 use super::{
     config::PeerConfig,
     defaults::{
-        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, PING_EVERY, PING_MISSES_MAX, PING_WITHIN,
+        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, DIALS_MAX, PING_EVERY, PING_MISSES_MAX,
+        PING_WITHIN,
     },
-    dialer::{Dialer, Due},
+    dialer::{Dialer, Target, Waiter},
     gossip::Event,
     metrics::PeerMetrics,
     streams::{self, Streams},
@@ -48,8 +49,8 @@ pub struct ListenError {
 pub(super) enum Command {
     /// Stay connected to these, at these addresses.
     Want(Vec<(PeerId, Vec<Multiaddr>)>),
-    /// Dial this one now.
-    Dial(PeerId, Vec<Multiaddr>),
+    /// Dial this one now, and say whether that has led to a connection.
+    Dial(PeerId, Vec<Multiaddr>, Waiter),
     /// Close every connection to this one.
     Disconnect(PeerId),
 }
@@ -62,6 +63,9 @@ struct Net {
     ping: ping::Behaviour,
 }
 
+/// What became of the names in a dial's addresses.
+type Resolved = (Target, io::Result<Option<DialOpts>>);
+
 /// The driver of one peer.
 pub(super) struct Driver {
     swarm: Swarm<Net>,
@@ -69,9 +73,9 @@ pub(super) struct Driver {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
     addresses: watch::Sender<BTreeSet<Multiaddr>>,
-    connected: watch::Sender<u64>,
     external: Vec<Multiaddr>,
     streams: Streams,
+    resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     misses: HashMap<ConnectionId, u32>,
     metrics: PeerMetrics,
 }
@@ -81,8 +85,6 @@ pub(super) struct Channels {
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) addresses: watch::Sender<BTreeSet<Multiaddr>>,
-    /// Changes with each new connection.
-    pub(super) connected: watch::Sender<u64>,
 }
 
 impl Driver {
@@ -122,9 +124,9 @@ impl Driver {
             commands: channels.commands,
             events: channels.events,
             addresses: channels.addresses,
-            connected: channels.connected,
             external: config.external.clone(),
             streams,
+            resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
             metrics,
         })
@@ -138,7 +140,8 @@ impl Driver {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event).await,
                 Some(command) = self.commands.recv() => self.on_command(command),
-                () = sleep_until(next_dial) => self.dial_due().await,
+                Some((target, opts)) = self.resolved.1.recv() => self.on_resolved(target, opts),
+                () = sleep_until(next_dial) => self.dial_due(&tasks),
                 () = tasks.stopped() => break,
             }
         }
@@ -151,7 +154,8 @@ impl Driver {
                 let swarm = &self.swarm;
                 self.dialer.want(wanted, |peer| swarm.is_connected(peer), now);
             }
-            Command::Dial(peer, addresses) => self.dialer.hurry(peer, addresses, now),
+            Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
+            Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, waiter, now),
             Command::Disconnect(peer) => {
                 // Not connected any more is as good.
                 let _ = self.swarm.disconnect_peer_id(peer);
@@ -159,23 +163,38 @@ impl Driver {
         }
     }
 
-    async fn dial_due(&mut self) {
-        for due in self.dialer.due(Instant::now()) {
-            let target = due.target;
-            let opts = match dial_opts(due).await {
-                Ok(opts) => opts,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot resolve a bootstrap address, will try again");
-                    self.dialer.refused(target, Instant::now());
-                    continue;
-                }
-            };
-            let id = opts.connection_id();
-            self.dialer.started(target, id);
-            if let Err(error) = self.swarm.dial(opts) {
-                tracing::debug!(%error, ?target, "dial refused");
-                self.dialer.failed(id, Instant::now());
+    fn dial_due(&mut self, tasks: &Tasks) {
+        for due in self.dialer.take_due(Instant::now()) {
+            if !due.addresses.iter().any(has_name) {
+                self.dial(due.target, dial_opts(due.peer, due.addresses));
+                continue;
             }
+            // A resolver may take its time; the swarm cannot wait for it.
+            let resolved = self.resolved.0.clone();
+            tasks.spawn(async move {
+                let addresses = resolve_all(due.addresses).await;
+                let _ = resolved.send((due.target, addresses.map(|found| dial_opts(due.peer, found)))).await;
+            });
+        }
+    }
+
+    fn on_resolved(&mut self, target: Target, opts: io::Result<Option<DialOpts>>) {
+        match opts {
+            Ok(opts) => self.dial(target, opts),
+            Err(error) => {
+                tracing::warn!(%error, "cannot resolve a peer's name, will try again");
+                self.dialer.refused(target, Instant::now());
+            }
+        }
+    }
+
+    fn dial(&mut self, target: Target, opts: Option<DialOpts>) {
+        let Some(opts) = opts else { return self.dialer.refused(target, Instant::now()) };
+        let id = opts.connection_id();
+        self.dialer.started(target, id);
+        if let Err(error) = self.swarm.dial(opts) {
+            tracing::debug!(%error, ?target, "dial refused");
+            self.dialer.failed(id, Instant::now());
         }
     }
 
@@ -183,7 +202,6 @@ impl Driver {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, num_established, endpoint, .. } => {
                 self.metrics.connections.inc();
-                self.connected.send_modify(|turn| *turn = turn.wrapping_add(1));
                 self.dialer.connected(peer_id, connection_id, Instant::now());
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
                 if num_established.get() == 1 {
@@ -284,19 +302,33 @@ fn is_near(address: &Multiaddr) -> bool {
     }
 }
 
-/// Names are resolved here, by the system's resolver, which knows what the site's administrators set up.
-async fn dial_opts(due: Due) -> io::Result<DialOpts> {
-    let mut addresses = Vec::new();
-    for address in due.addresses {
-        addresses.extend(resolve(address).await?);
-    }
-    Ok(match due.peer {
+/// `None` if there is nothing to dial.
+fn dial_opts(peer: Option<PeerId>, addresses: Vec<Multiaddr>) -> Option<DialOpts> {
+    let first = addresses.first()?.clone();
+    Some(match peer {
         Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Disconnected).addresses(addresses).build(),
-        None => {
-            let first = addresses.into_iter().next().ok_or_else(|| io::Error::other("no address"))?;
-            DialOpts::unknown_peer_id().address(first).build()
-        }
+        None => DialOpts::unknown_peer_id().address(first).build(),
     })
+}
+
+fn has_name(address: &Multiaddr) -> bool {
+    matches!(address.iter().next(), Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)))
+}
+
+/// Names are resolved by the system's resolver, which knows what the site's administrators set up. One name that
+/// cannot be resolved does not spoil the other addresses.
+async fn resolve_all(addresses: Vec<Multiaddr>) -> io::Result<Vec<Multiaddr>> {
+    let (mut found, mut failed) = (Vec::new(), None);
+    for address in addresses {
+        match resolve(address).await {
+            Ok(resolved) => found.extend(resolved),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
 }
 
 async fn resolve(address: Multiaddr) -> io::Result<Vec<Multiaddr>> {

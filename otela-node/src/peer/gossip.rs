@@ -4,8 +4,9 @@
 //! turn and not everybody's. What readers of the registry see is published as immutable views.
 
 use super::{
+    beliefs::Beliefs,
     config::PeerConfig,
-    defaults::{FAILED_FOR, GONE_AFTER, GOSSIP_QUEUE, RANDOM_LINKS},
+    defaults::{GOSSIP_QUEUE, RANDOM_LINKS},
     driver::Command,
     link::Links,
     metrics::PeerMetrics,
@@ -24,11 +25,7 @@ use otela_proto::{
     registry::{Belief, Node, View},
     wire::Say,
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -78,7 +75,7 @@ pub(super) struct Driver {
     roles: Vec<Role>,
     core: Gossip,
     own: Own,
-    beliefs: HashMap<PeerId, Belief>,
+    beliefs: Beliefs,
     links: Links,
     streams: Streams,
     events: mpsc::Receiver<Event>,
@@ -121,7 +118,7 @@ impl Driver {
             roles: config.roles.clone(),
             core: Gossip::new(me, rand::random()),
             own: Own::new(config),
-            beliefs: HashMap::new(),
+            beliefs: Beliefs::default(),
             links,
             streams,
             events: channels.events,
@@ -168,7 +165,9 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::LinkUp(peer) => {
-                self.believe(peer, Belief::Alive);
+                if self.beliefs.alive(&peer) {
+                    self.believed_anew();
+                }
                 if let Some(connection) = self.streams.best(&peer) {
                     self.links.open(&connection);
                     self.input(Input::LinkUp { peer, rtt: connection.rtt() });
@@ -177,9 +176,9 @@ impl Driver {
             Event::LinkDown(peer) => {
                 self.links.close(&peer);
                 self.input(Input::LinkDown(peer));
-                self.believe_unreachable(peer);
+                self.unreachable(peer);
             }
-            Event::Unreachable(peer) | Event::Failed(peer) => self.believe_unreachable(peer),
+            Event::Unreachable(peer) | Event::Failed(peer) => self.unreachable(peer),
             Event::Heard(from, say) => self.input(Input::Say { from, say }),
             Event::Entries(from, entries) => self.input(Input::Entries { from, entries }),
             Event::StreamEnded(peer) => self.reopen(peer),
@@ -209,7 +208,9 @@ impl Driver {
         if self.renew_at <= now {
             self.say_own();
         }
-        self.age_beliefs();
+        if !self.beliefs.age(self.started.elapsed(), |peer| self.streams.best(peer).is_some()).is_empty() {
+            self.believed_anew();
+        }
         if self.want_at <= now {
             self.want_at = now + WANT_EVERY;
             self.want();
@@ -281,10 +282,7 @@ impl Driver {
         self.view_stale = true;
         self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
         if owner != self.me {
-            // Gone was a guess; news from a new session ends it, until we find out otherwise ourselves.
-            if let Some(Belief::Gone(_)) = self.beliefs.get(&owner) {
-                self.beliefs.remove(&owner);
-            }
+            self.beliefs.heard_of(&owner);
             return;
         }
         let Some(rank) = self.core.registry().rank(&owner) else { return };
@@ -296,46 +294,24 @@ impl Driver {
         }
     }
 
-    fn believe(&mut self, peer: PeerId, belief: Belief) {
-        let old = self.beliefs.insert(peer, belief);
-        if old.unwrap_or_default() != belief {
-            self.view_stale = true;
-            self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
+    /// What we believe of somebody has changed: readers and the set of wanted connections want to know.
+    fn believed_anew(&mut self) {
+        self.view_stale = true;
+        self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
+    }
+
+    fn unreachable(&mut self, peer: PeerId) {
+        if peer != self.me && self.beliefs.unreachable(peer, self.now()) {
+            self.believed_anew();
         }
     }
 
-    fn believe_unreachable(&mut self, peer: PeerId) {
-        if peer != self.me && self.beliefs.get(&peer).copied().unwrap_or_default() == Belief::Alive {
-            self.believe(peer, Belief::Unreachable(self.now()));
-        }
-    }
-
-    fn age_beliefs(&mut self) {
-        let now = self.now();
-        let aged: Vec<_> = self
-            .beliefs
-            .iter()
-            .filter_map(|(peer, belief)| match belief {
-                Belief::Unreachable(since) if self.streams.best(peer).is_some() => {
-                    (now >= *since + FAILED_FOR).then_some((*peer, Belief::Alive))
-                }
-                Belief::Unreachable(since) => (now >= *since + GONE_AFTER).then_some((*peer, Belief::Gone(now))),
-                Belief::Alive | Belief::Gone(_) => None,
-            })
-            .collect();
-        for (peer, belief) in aged {
-            self.believe(peer, belief);
-        }
-    }
-
+    /// When what we believe or show changes with time alone.
     fn next_belief_change(&self) -> Instant {
-        let unreachable = self.beliefs.iter().filter_map(|(peer, belief)| match belief {
-            Belief::Unreachable(since) if self.streams.best(peer).is_some() => Some(*since + FAILED_FOR),
-            Belief::Unreachable(since) => Some(*since + GONE_AFTER),
-            Belief::Alive | Belief::Gone(_) => None,
-        });
+        let aged = self.beliefs.next_change(|peer| self.streams.best(peer).is_some());
         let stale = self.published.view.load().stale_at();
-        unreachable.chain(stale).min().map_or(self.started + Duration::from_hours(24), |at| self.started + at)
+        let next = aged.into_iter().chain(stale).min();
+        next.map_or(self.started + Duration::from_hours(24), |at| self.started + at)
     }
 
     /// Tells the driver whom to stay connected to.
@@ -384,7 +360,7 @@ impl Driver {
             return;
         }
         self.view_stale = false;
-        let view = View::build(self.core.registry(), &self.beliefs, now, old.generation + 1);
+        let view = View::build(self.core.registry(), self.beliefs.all(), now, old.generation + 1);
         self.metrics.entries.set(i64::try_from(self.core.registry().len()).unwrap_or(i64::MAX));
         let generation = view.generation;
         self.published.view.store(Arc::new(view));

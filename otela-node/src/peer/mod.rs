@@ -5,6 +5,7 @@
 //! beyond that (serve an engine, take clients' requests, schedule) is built on the handle from outside; this
 //! module knows of none of it.
 
+mod beliefs;
 mod config;
 mod defaults;
 mod dialer;
@@ -78,7 +79,6 @@ struct Inner {
     tunnel: tunnel::Tunnel,
     published: gossip::Published,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
-    connected: watch::Receiver<u64>,
     events: mpsc::Sender<gossip::Event>,
     commands: mpsc::Sender<driver::Command>,
     /// Holds the lock on the key's file for as long as the peer lives.
@@ -105,11 +105,10 @@ impl Peer {
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
         let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
-        let (connected, connected_seen) = watch::channel(0);
         let driver = driver::Driver::new(
             &config,
             (behaviour, streams.clone()),
-            driver::Channels { commands: command_queue, events: events.clone(), addresses, connected },
+            driver::Channels { commands: command_queue, events: events.clone(), addresses },
             counters.clone(),
         )?;
         let published = gossip::Published {
@@ -144,7 +143,6 @@ impl Peer {
             tunnel,
             published,
             addresses: addresses_seen,
-            connected: connected_seen,
             events,
             commands,
             _identity: config.identity,
@@ -267,24 +265,16 @@ impl Peer {
         if addresses.is_empty() {
             return Err(SendError::Connect("no address of the peer is known".into()));
         }
-        let mut turns = self.inner.connected.clone();
-        turns.mark_unchanged();
-        let dial = driver::Command::Dial(*to, addresses);
-        self.inner.commands.send(dial).await.map_err(|_| SendError::Connect("the peer has stopped".into()))?;
-        let connected = async {
-            loop {
-                if let Some(connection) = self.inner.streams.best(to) {
-                    return Ok(connection);
-                }
-                if turns.changed().await.is_err() {
-                    return Err(SendError::Connect("the peer has stopped".into()));
-                }
-            }
+        let stopped = || SendError::Connect("the peer has stopped".into());
+        let (waiter, dialled) = oneshot::channel();
+        let dial = driver::Command::Dial(*to, addresses, waiter);
+        self.inner.commands.send(dial).await.map_err(|_| stopped())?;
+        let connected = match tokio::time::timeout(CONNECT_WITHIN, dialled).await {
+            Err(_) => Err(SendError::ConnectTimeout(CONNECT_WITHIN)),
+            Ok(Err(_)) => Err(stopped()),
+            Ok(Ok(_)) => self.inner.streams.best(to).ok_or_else(|| SendError::Connect("nobody answers there".into())),
         };
-        tokio::time::timeout(CONNECT_WITHIN, connected)
-            .await
-            .unwrap_or(Err(SendError::ConnectTimeout(CONNECT_WITHIN)))
-            .inspect_err(|_| self.report_failure(to))
+        connected.inspect_err(|_| self.report_failure(to))
     }
 
     /// Waits until the operating system has given us our addresses.
