@@ -6,7 +6,6 @@
 use crate::{
     attempt::{Begun, BegunBody, Whole},
     balance::InFlight,
-    client_io::Client,
     defaults::LAST_WORDS_WITHIN,
     events::{Dialect, Tap, begins_with_error},
     forward::{App, Inference},
@@ -23,6 +22,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 /// A comment says nothing and keeps the connection alive.
 const KEEP_ALIVE: Bytes = Bytes::from_static(b":\n\n");
@@ -55,8 +55,8 @@ struct Events {
     request: String,
     keep_alive: Pin<Box<Sleep>>,
     keep_alive_every: Duration,
-    client: Client,
-    probed: bool,
+    /// Until the client closes its sending side, once.
+    half_closed: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Set once the stream is broken and the client has been told: the abort waits for the words to leave.
     aborting: bool,
 }
@@ -116,8 +116,7 @@ pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inf
                 // A stream that has been silent for so long gets its first comment at once.
                 keep_alive: Box::pin(sleep(app.config.keep_alive_every)),
                 keep_alive_every: app.config.keep_alive_every,
-                client: request.client.clone(),
-                probed: false,
+                half_closed: Some(Box::pin(request.client.half_closed())),
                 aborting: false,
             }))
         }
@@ -229,12 +228,14 @@ impl Events {
     /// Only polled while the client reads, so comments never pile up before a client that does not.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Polled {
         // A client that has closed its sending side may have gone altogether; only sending something tells.
-        let probe = !self.probed && self.client.poll_half_closed(cx).is_ready();
+        let probe = self.half_closed.as_mut().is_some_and(|closed| closed.as_mut().poll(cx).is_ready());
         let silent = self.keep_alive.as_mut().poll(cx).is_ready();
         if !probe && !silent {
             return Poll::Pending;
         }
-        self.probed |= probe;
+        if probe {
+            self.half_closed = None;
+        }
         self.keep_alive.as_mut().reset(Instant::now() + self.keep_alive_every);
         if self.tap.between_events() {
             return Poll::Ready(Some(Ok(Frame::data(KEEP_ALIVE))));

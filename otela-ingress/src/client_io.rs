@@ -25,10 +25,9 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What is known of one client connection. Cloning shares it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Client {
     state: Arc<State>,
-    half_closed: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,18 +41,7 @@ struct State {
     may_probe: AtomicBool,
 }
 
-impl Clone for Client {
-    fn clone(&self) -> Self {
-        Self::of(Arc::clone(&self.state))
-    }
-}
-
 impl Client {
-    fn of(state: Arc<State>) -> Self {
-        let half_closed = Box::pin(state.half_closed.clone().cancelled_owned());
-        Self { state, half_closed }
-    }
-
     /// A request has arrived.
     pub(crate) fn request_begins(&self, version: http::Version) -> Waiting {
         self.state.answering.store(false, Ordering::Relaxed);
@@ -62,12 +50,9 @@ impl Client {
         Waiting(Arc::clone(&self.state))
     }
 
-    /// Ready once the client has closed its sending side.
-    pub(crate) fn poll_half_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.state.half_closed.is_cancelled() {
-            return Poll::Ready(());
-        }
-        self.half_closed.as_mut().poll(cx)
+    /// Resolves once the client has closed its sending side.
+    pub(crate) fn half_closed(&self) -> WaitForCancellationFutureOwned {
+        self.state.half_closed.clone().cancelled_owned()
     }
 }
 
@@ -104,7 +89,7 @@ pub(crate) fn watched(tcp: TcpStream, keep_alive_after: Duration) -> io::Result<
     sockopt::set_tcp_keepintvl(&tcp, keep_alive_after / 3)?;
     let (tcp, state) = (Arc::new(tcp), Arc::new(State::default()));
     let io = ClientIo { tcp: Arc::clone(&tcp), state: Arc::clone(&state) };
-    let client = Client::of(Arc::clone(&state));
+    let client = Client { state: Arc::clone(&state) };
     Ok((io, Watcher { tcp, state }, client))
 }
 

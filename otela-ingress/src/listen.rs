@@ -8,8 +8,13 @@ use crate::{
     forward::App,
     metrics::IngressMetrics,
 };
-use axum::{Extension, Router};
-use hyper::server::conn::http1;
+use axum::Router;
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -110,7 +115,11 @@ async fn accept(listener: TcpListener, router: Router, app: Arc<App>) {
 
 async fn serve(tcp: TcpStream, router: Router, app: &App) {
     let Ok((io, watcher, client)) = watched(tcp, TCP_KEEP_ALIVE_AFTER) else { return };
-    let service = TowerToHyperService::new(router.layer(Extension(client)));
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(client.clone());
+        routes.call(request)
+    });
     let mut server = http1::Builder::new();
     server.half_close(true).timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let connection = server.serve_connection(TokioIo::new(io), service);

@@ -251,9 +251,7 @@ impl<C: Connect> Pool<C> {
             .await
             .map_err(|_| SendError::ConnectTimeout(within))?
             .map_err(SendError::Connect)?;
-        let (sender, connection) = http1::Builder::new()
-            .preserve_header_case(true)
-            .handshake(TokioIo::new(io))
+        let (sender, connection) = http1::handshake(TokioIo::new(io))
             .await
             .map_err(|source| SendError::Broken { delivered: false, source })?;
         let driver = self.tasks.spawn(async move {

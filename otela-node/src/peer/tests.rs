@@ -16,6 +16,7 @@ use tokio::time::timeout;
 const SOON: Duration = Duration::from_secs(20);
 
 struct Running {
+    metrics: Metrics,
     peer: Peer,
     tasks: Tasks,
     http: Option<mpsc::Receiver<Inbound>>,
@@ -33,8 +34,9 @@ async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) 
         software: "test".into(),
     };
     let tasks = Tasks::new();
-    let (peer, http) = Peer::start(config, &tasks, &Metrics::new()).await.unwrap();
-    Running { peer, tasks, http: Some(http) }
+    let metrics = Metrics::new();
+    let (peer, http) = Peer::start(config, &tasks, &metrics).await.unwrap();
+    Running { metrics, peer, tasks, http: Some(http) }
 }
 
 async fn tcp(mesh: &str, role: Role, bootstrap: Vec<Multiaddr>) -> Running {
@@ -132,12 +134,13 @@ async fn meshes_do_not_mix() {
     let stranger = tcp("other", Role::Node, relay.peer.addresses()).await;
     let member = tcp("lab", Role::Node, relay.peer.addresses()).await;
     until(&relay.peer, "the member is seen", |view| view.node(&member.peer.id()).is_some()).await;
-    let gone = async {
-        while relay.peer.connection(&stranger.peer.id()).is_some() {
-            tokio::task::yield_now().await;
+    let refused = async {
+        let seen = || [&relay, &stranger].iter().any(|r| r.metrics.render().contains("otela_peer_strangers_total 1"));
+        while !seen() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, gone).await.expect("the stranger's connection is closed");
+    timeout(SOON, refused).await.expect("one of the two has closed the connection and says why");
     assert!(relay.peer.view().node(&stranger.peer.id()).is_none());
     assert!(stranger.peer.view().node(&relay.peer.id()).is_none());
 }

@@ -119,7 +119,7 @@ where
         });
         let io = TokioIo::new(stream.compat());
         tasks.spawn(async move {
-            let served = http1::Builder::new().preserve_header_case(true).serve_connection(io, with_caller).await;
+            let served = http1::Builder::new().serve_connection(io, with_caller).await;
             if let Err(error) = served {
                 tracing::trace!(%peer, %error, "substream ended");
             }
