@@ -188,3 +188,82 @@ fn children_of(pid: u32) -> Vec<String> {
     let output = std::process::Command::new("ps").args(["-o", "pid=", "--ppid", &pid.to_string()]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
 }
+
+#[tokio::test]
+async fn p39_a_node_that_restarts_with_its_key_is_one_node() {
+    let mesh = Mesh::ingress(&[]).await;
+    let key = mesh.dir.path().join("key");
+    let engine = env!("CARGO_BIN_EXE_otela");
+    let start = || {
+        Otela::run([
+            "start",
+            "--mesh",
+            "test",
+            "--bootstrap",
+            &mesh.bootstrap,
+            "--peer-listen",
+            "/ip4/127.0.0.1/tcp/0",
+            "--key",
+            key.to_str().unwrap(),
+            "--process",
+            engine,
+            "engine",
+            "m",
+            "--port",
+            "0",
+        ])
+    };
+    let mut sessions = Vec::new();
+    for _ in 0..4 {
+        let mut node = start();
+        let listed = eventually("the new session serves, alone", async || {
+            let listed = mesh.listed().await;
+            let serving = |n: &serde_json::Value| n["lifecycle"] == "serving" && !sessions.contains(&n["session"]);
+            (listed.len() == 1 && listed.iter().all(serving) && mesh.ready("m").await == 1).then_some(listed)
+        })
+        .await;
+        sessions.push(listed[0]["session"].clone());
+        let body = json!({"model": "m", "prompt": "x", "max_tokens": 1});
+        assert_eq!(post(mesh.http, "/v1/completions", &body).await.status, 200);
+        node.signal("-KILL");
+        node.ends().await;
+    }
+}
+
+#[tokio::test]
+async fn a_mesh_outlives_its_relay_and_joins_it_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let relay = || Otela::run(["relay", "--mesh", "test", "--peer-listen", &listen, "--key", key.to_str().unwrap()]);
+    let mut first = relay();
+    first.says("others join").await;
+    let mut mesh = Mesh::ingress(&["--bootstrap", &format!("127.0.0.1:{port}")]).await;
+    mesh.simulated("m", &[]).await;
+    first.signal("-KILL");
+    first.ends().await;
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 1});
+    assert_eq!(post(mesh.http, "/v1/completions", &body).await.status, 200, "nothing needs the relay");
+    let second = relay();
+    let registry = second.says("registry: http://").await.split('/').next().unwrap().parse().unwrap();
+    eventually("the relay knows the model again", async || {
+        (get(registry, "/v1/registry/models/m").await.status == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_ingresses_see_and_serve_the_same() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &[]).await;
+    let other = Mesh::ingress(&["--bootstrap", &mesh.bootstrap]).await;
+    other.serves("m", 1).await;
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 4, "seed": 1});
+    let answer = async |at| post(at, "/v1/completions", &body).await.json()["choices"].clone();
+    assert_eq!(answer(mesh.http).await, answer(other.http).await);
+    // A node that stood still is taken back once it answers again.
+    mesh.nodes[0].signal("-STOP");
+    mesh.nodes[0].signal("-CONT");
+    assert_eq!(post(other.http, "/v1/completions", &body).await.status, 200);
+}
