@@ -4,11 +4,8 @@
 //! addresses and habits stay here, and whatever is not known to be needed does too. Towards clients: everything but
 //! what belongs to one hop.
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue,
-    header::{self, CONNECTION},
-};
-use otela_node::peer::Path;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use otela_node::peer::{Path, hop};
 use otela_proto::PeerId;
 
 /// The request's id, ours.
@@ -29,22 +26,9 @@ const TO_NODES: [&str; 8] = [
     "tracestate",
 ];
 
-/// Belongs to one hop (RFC 9110 section 7.6.1), or is made anew on each.
-const HOP: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 /// The headers of a node's request, from a client's.
 pub(crate) fn to_node(client: &HeaderMap, request_id: &str) -> HeaderMap {
-    let named = named_by_connection(client);
+    let named = hop::named(client);
     let mut headers = HeaderMap::with_capacity(6);
     // HTTP/1.1 wants a host; it names nothing, since the substream already leads to the node.
     headers.insert(header::HOST, HeaderValue::from_static("otela"));
@@ -64,12 +48,7 @@ pub(crate) fn to_node(client: &HeaderMap, request_id: &str) -> HeaderMap {
 
 /// Turns the headers of a node's answer into the client's.
 pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(&PeerId, Path)>) {
-    for name in named_by_connection(headers) {
-        headers.remove(name);
-    }
-    for name in HOP {
-        headers.remove(name);
-    }
+    hop::strip(headers);
     // Only we may use these names.
     let ours: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("x-otela-")).cloned().collect();
     for name in ours {
@@ -91,12 +70,6 @@ pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<
         };
         headers.insert(PATH, HeaderValue::from_static(path));
     }
-}
-
-/// Names that a `Connection` header declares to be of one hop.
-fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
-    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 use crate::{
     engine::Client,
     http1::{BoxError, PooledBody, RequestBody, SendError},
+    peer::hop,
     telemetry::{Metrics, chain},
 };
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::Service};
@@ -31,16 +32,6 @@ use tokio::sync::watch;
 /// Bodies up to this size are held, so that they can be sent again over a fresh connection; larger ones stream.
 const HELD_BODY_BYTES_MAX: u64 = 1024 * 1024;
 const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
-
-/// Belongs to one hop (RFC 9110 section 7.6.1), or is made anew on each.
-const HOP: [HeaderName; 6] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -109,7 +100,7 @@ impl Gate {
         let running = Running::new(Arc::clone(&self.shared));
         let (mut head, body) = request.into_parts();
         head.extensions.clear();
-        strip_hop(&mut head.headers);
+        hop::strip(&mut head.headers);
         let body = match whole_or_stream(body).await {
             Ok(body) => body,
             Err(error) => {
@@ -123,7 +114,7 @@ impl Gate {
         }
         match engine.send(head, body).await {
             Ok(mut response) => {
-                strip_hop(response.headers_mut());
+                hop::strip(response.headers_mut());
                 response.headers_mut().remove(NOT_DELIVERED);
                 response.map(|body| ServedBody::Engine { body, _running: running })
             }
@@ -182,21 +173,6 @@ async fn whole_or_stream(body: Incoming) -> Result<RequestBody, hyper::Error> {
     match body.size_hint().exact() {
         Some(length) if length <= HELD_BODY_BYTES_MAX => Ok(RequestBody::Whole(body.collect().await?.to_bytes())),
         _ => Ok(RequestBody::Stream(body)),
-    }
-}
-
-fn strip_hop(headers: &mut HeaderMap) {
-    let named: Vec<String> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
-        .collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in &HOP {
-        headers.remove(name);
     }
 }
 

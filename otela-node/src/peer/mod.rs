@@ -11,6 +11,7 @@ mod defaults;
 mod dialer;
 mod driver;
 mod gossip;
+pub mod hop;
 mod identity;
 mod link;
 mod metrics;
