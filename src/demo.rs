@@ -66,7 +66,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<ExitCode, CommandError> {
         () = tasks.draining() => None,
     };
     drop(ended);
-    clients.shutdown(DRAIN).await;
+    http.stop(DRAIN).await;
     tasks.drain();
     for node in nodes {
         // Its engine is gone when its task has ended.
@@ -170,10 +170,11 @@ fn first_model(ingress: &Peer) -> String {
 
 fn banner(address: SocketAddr, model: &str, simulated: bool) {
     let base = format!("http://{address}");
-    let engines = if simulated { "The engines are simulated: they answer with made-up words.\n" } else { "" };
+    let engines = if simulated { " The engines are simulated: they answer with made-up words." } else { "" };
     println!(
         r#"
-The mesh serves. {engines}
+The mesh serves.{engines}
+
   OpenAI base URL   {base}/v1
   ask               curl {base}/v1/chat/completions -H 'Content-Type: application/json' -d '{{"model":"{model}","messages":[{{"role":"user","content":"Hello"}}]}}'
   stream            the same with -N, and "stream":true in the body

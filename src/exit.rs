@@ -3,10 +3,11 @@
 use crate::cli::NotOpen;
 use otela_node::{
     agent::Outcome,
-    engine::LaunchError,
+    engine::{LaunchError, NotReady},
     peer::{IdentityError, StartError},
     telemetry::chain,
 };
+use otela_sched::engine::EngineError;
 use std::{error::Error, io, net::SocketAddr, process::ExitCode};
 
 /// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
@@ -42,7 +43,7 @@ pub(crate) enum CommandError {
     Http { address: SocketAddr, source: io::Error },
     /// The simulated engine is told what cannot be, or cannot listen.
     #[error(transparent)]
-    Engine(#[from] otela_sched::engine::EngineError),
+    Engine(#[from] EngineError),
     /// The operating system refuses what every process needs.
     #[error("cannot set up this process")]
     Process(#[from] io::Error),
@@ -59,7 +60,7 @@ impl CommandError {
         ExitCode::from(match self {
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) => UNAVAILABLE,
-            Self::Identity(_) => CONFIG,
+            Self::Identity(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
             Self::Peer(_) | Self::Ingress(_) | Self::Http { .. } | Self::Engine(_) | Self::Process(_) => UNAVAILABLE,
         })
     }
@@ -70,7 +71,8 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
     match outcome {
         Outcome::Stopped => ExitCode::SUCCESS,
         Outcome::EngineExited { exit, last_lines } => {
-            eprintln!("otela: the engine ended by itself: {exit}. Its last lines:");
+            let lines = if last_lines.is_empty() { "It wrote nothing." } else { "Its last lines:" };
+            eprintln!("otela: the engine ended by itself: {exit}. {lines}");
             for line in last_lines {
                 eprintln!("  {line}");
             }
@@ -86,7 +88,10 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
         }
         Outcome::NotReady(error) => {
             eprintln!("otela: {}", chain(error));
-            ExitCode::from(TEMPORARY)
+            ExitCode::from(match error {
+                NotReady::AddressInUse { .. } => UNAVAILABLE,
+                NotReady::Exited { .. } | NotReady::TimedOut { .. } => TEMPORARY,
+            })
         }
     }
 }

@@ -14,7 +14,13 @@ use otela_node::{
 };
 use otela_proto::payload::Role;
 use otela_sched::engine::{EngineError, Outcome};
-use std::{io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -27,6 +33,9 @@ pub(crate) const ANY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/
 const RELAY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/7411", "/ip4/0.0.0.0/udp/7411/quic-v1"];
 /// What is left after everything else has ended has this long.
 const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Signals closer together than this are one.
+const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 
 /// Runs a command.
 pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
@@ -78,7 +87,7 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
     tracing::info!("OpenAI base URL: http://{}/v1", ingress.address());
     drain_on_signal(&tasks)?;
     tasks.draining().await;
-    clients.shutdown(drain).await;
+    ingress.stop(drain).await;
     leave(peer, &tasks).await;
     Ok(ExitCode::SUCCESS)
 }
@@ -159,7 +168,12 @@ pub(crate) fn drain_on_signal(tasks: &Tasks) -> io::Result<()> {
         let first = next().await;
         tracing::info!("{first}: stopping in good order; once more to stop at once");
         stopping.drain();
-        let second = next().await;
+        // One stop may arrive twice: by the process and by its group.
+        let began = Instant::now();
+        let mut second = next().await;
+        while began.elapsed() < SAME_STOP_WITHIN {
+            second = next().await;
+        }
         tracing::warn!("{second}: stopping at once");
         stopping.stop();
     });

@@ -57,6 +57,9 @@ struct Events {
     keep_alive_every: Duration,
     /// Until the client closes its sending side, once.
     half_closed: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Until the ingress has no more time for it.
+    closing: Pin<Box<WaitForCancellationFutureOwned>>,
+    is_closing: bool,
     /// Set once the stream is broken and the client has been told: the abort waits for the words to leave.
     aborting: bool,
 }
@@ -116,6 +119,8 @@ pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inf
                 // A stream that has been silent for so long gets its first comment at once.
                 keep_alive: Box::pin(sleep(app.config.keep_alive_every)),
                 keep_alive_every: app.config.keep_alive_every,
+                closing: Box::pin(app.closing.clone().cancelled_owned()),
+                is_closing: false,
                 half_closed: Some(Box::pin(request.client.half_closed())),
                 aborting: false,
             }))
@@ -191,6 +196,11 @@ impl Events {
         }
         if let Some(first) = self.first.take() {
             return self.pass_on(first);
+        }
+        self.is_closing = self.is_closing || self.closing.as_mut().poll(cx).is_ready();
+        if self.is_closing && self.tap.between_events() {
+            account.end = Some(End::BrokeOff);
+            return self.break_off();
         }
         match Pin::new(&mut self.rest).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => match frame.into_data() {

@@ -1,5 +1,6 @@
 //! From a model's name to the replicas that may be picked.
 
+use otela_node::peer::Peer;
 use otela_proto::registry::{Replica, View};
 use std::sync::Arc;
 
@@ -8,15 +9,22 @@ use std::sync::Arc;
 pub(crate) enum NoCandidate {
     /// Nobody has ever announced the model: asking again is pointless.
     Unknown,
+    /// This ingress has not heard of its mesh yet: asking again may help.
+    Joining,
     /// It is known, but nobody is ready to serve it now: asking again may help.
     NotReady,
 }
 
 /// The replicas that are ready to serve `model`, ordered by session. Case counts.
-pub(crate) fn of(view: &View, model: &str) -> Result<Vec<Arc<Replica>>, NoCandidate> {
-    let (_, state) = view.model(model).ok_or(NoCandidate::Unknown)?;
+pub(crate) fn of(peer: &Peer, view: &View, model: &str) -> Result<Vec<Arc<Replica>>, NoCandidate> {
+    let (_, state) = view.model(model).ok_or_else(|| unknown(peer))?;
     if state.ready.is_empty() {
         return Err(NoCandidate::NotReady);
     }
     Ok(state.ready.to_vec())
+}
+
+/// What it means that the registry knows no model of a name.
+pub(crate) fn unknown(peer: &Peer) -> NoCandidate {
+    if peer.has_joined() { NoCandidate::Unknown } else { NoCandidate::Joining }
 }

@@ -28,5 +28,7 @@ pub(crate) const BODY_ROOM_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// An error event has this long to leave before the connection is aborted.
 pub(crate) const LAST_WORDS_WITHIN: Duration = Duration::from_millis(50);
+/// When the time to finish requests is over, what is said of that has this long to leave.
+pub(crate) const CLOSING_WITHIN: Duration = Duration::from_millis(500);
 /// TCP keep-alive on client connections: first probe after this much silence.
 pub(crate) const TCP_KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);

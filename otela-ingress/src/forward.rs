@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, Response, uri::PathAndQuery};
 use otela_node::{peer::Peer, tasks::Tasks};
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct App {
     pub(crate) config: IngressConfig,
     pub(crate) metrics: IngressMetrics,
     pub(crate) tasks: Tasks,
+    /// The time for finishing is over: clients are told so before they are cut off.
+    pub(crate) closing: CancellationToken,
     /// Room for request bodies, in KiB.
     pub(crate) body_room: Arc<tokio::sync::Semaphore>,
 }
@@ -59,7 +62,7 @@ pub(crate) enum ForwardError {
 /// Candidates, pick, attempt, answer; a failed attempt goes on with the next candidate as long as that is safe.
 pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<Answer>, ForwardError> {
     let view = app.peer.view();
-    let mut candidates = candidate::of(&view, &request.model).map_err(ForwardError::NoCandidate)?;
+    let mut candidates = candidate::of(&app.peer, &view, &request.model).map_err(ForwardError::NoCandidate)?;
     let mut delivered = 0;
     let mut attempts = 0;
     loop {

@@ -4,7 +4,7 @@ use crate::{
     api,
     client_io::watched,
     config::IngressConfig,
-    defaults::{HEAD_WITHIN, TCP_KEEP_ALIVE_AFTER},
+    defaults::{CLOSING_WITHIN, HEAD_WITHIN, TCP_KEEP_ALIVE_AFTER},
     forward::App,
     metrics::IngressMetrics,
 };
@@ -29,6 +29,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
+use tokio_util::sync::CancellationToken;
 
 /// The HTTP address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,8 @@ pub struct ListenError {
 #[derive(Debug)]
 pub struct Ingress {
     address: SocketAddr,
+    closing: CancellationToken,
+    tasks: Tasks,
 }
 
 impl Ingress {
@@ -59,20 +62,37 @@ impl Ingress {
         let failed = |source| ListenError { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let drains = tasks.clone();
-        let ready = Arc::new(move || if drains.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
+        let (drains, joins) = (tasks.clone(), peer.clone());
+        let ready = Arc::new(move || {
+            if drains.is_draining() {
+                return Err("stopping".to_owned());
+            }
+            if joins.has_joined() { Ok(()) } else { Err("no bootstrap has answered yet".to_owned()) }
+        });
         let observed = observe::router(peer.clone(), metrics.clone(), ready);
+        let closing = CancellationToken::new();
         let app = Arc::new(App {
             peer,
             balancer: config.policy.balancer(),
             metrics: IngressMetrics::register(metrics),
             tasks: tasks.clone(),
+            closing: closing.clone(),
             body_room: Arc::new(Semaphore::new(config.bodies_bytes_max.div_ceil(1024))),
             config,
         });
         let router = api::router(Arc::clone(&app), observed);
         tasks.spawn_to_end(accept(listener, router, app));
-        Ok(Self { address })
+        Ok(Self { address, closing, tasks: tasks.clone() })
+    }
+
+    /// Takes no new clients, and finishes what runs. What still runs after `grace` is broken off: streams with an
+    /// error event, other requests with 503.
+    pub async fn stop(&self, grace: Duration) {
+        if !self.tasks.drained(grace).await {
+            tracing::warn!("requests still ran when the time to finish them was over");
+            self.closing.cancel();
+        }
+        self.tasks.shutdown(CLOSING_WITHIN).await;
     }
 
     /// Where it listens.

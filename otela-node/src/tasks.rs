@@ -81,12 +81,17 @@ impl Tasks {
         self.stopped.cancel();
     }
 
+    /// Asks for no new work, and waits up to `within` for the tasks to end by themselves. Returns whether they did.
+    pub async fn drained(&self, within: Duration) -> bool {
+        self.draining.cancel();
+        self.tracker.close();
+        tokio::time::timeout(within, self.tracker.wait()).await.is_ok()
+    }
+
     /// Drains, waits up to `grace` for the tasks to end by themselves, then stops what is left and waits for it.
     /// Returns whether everything ended within the grace.
     pub async fn shutdown(&self, grace: Duration) -> bool {
-        self.draining.cancel();
-        self.tracker.close();
-        let clean = tokio::time::timeout(grace, self.tracker.wait()).await.is_ok();
+        let clean = self.drained(grace).await;
         self.stopped.cancel();
         self.tracker.wait().await;
         clean

@@ -1,6 +1,7 @@
 //! Flags of `otela ingress`.
 
 use super::PeerArgs;
+use clap::builder::BoolishValueParser;
 use otela_ingress::{IngressConfig, Policy};
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,7 +14,7 @@ pub(crate) struct IngressArgs {
     #[arg(long, env = "OTELA_INGRESS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
     /// Allow an address that other machines can reach. There are no keys yet: whoever reaches it may use it.
-    #[arg(long, env = "OTELA_INGRESS_OPEN")]
+    #[arg(long, env = "OTELA_INGRESS_OPEN", value_parser = BoolishValueParser::new())]
     open: bool,
     /// How replicas are picked: random.
     #[arg(long, env = "OTELA_INGRESS_POLICY", value_name = "NAME", default_value = "random")]
@@ -28,11 +29,19 @@ pub(crate) struct IngressArgs {
     #[arg(long, env = "OTELA_INGRESS_ANSWER_WITHIN", value_name = "TIME", value_parser = humantime::parse_duration)]
     answer_within: Option<Duration>,
     /// Silence on an event stream after which the client is sent a comment.
-    #[arg(long, env = "OTELA_INGRESS_KEEP_ALIVE", value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "OTELA_INGRESS_KEEP_ALIVE", value_name = "TIME", default_value = "15s", value_parser = keep_alive)]
     keep_alive: Duration,
     /// How long requests may run on after a stop was asked for.
     #[arg(long, env = "OTELA_INGRESS_DRAIN", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) drain: Duration,
+}
+
+fn keep_alive(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(every) if every >= Duration::from_millis(100) => Ok(every),
+        Ok(_) => Err("less than 100ms".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Why an ingress is not started.
@@ -57,7 +66,7 @@ impl IngressArgs {
             bodies_bytes_max: defaults.bodies_bytes_max.max(body_bytes_max),
             retries_max: self.retries_max,
             answer_within: self.answer_within,
-            keep_alive_every: self.keep_alive.max(Duration::from_millis(100)),
+            keep_alive_every: self.keep_alive,
             ..defaults
         })
     }

@@ -13,10 +13,11 @@ pub(crate) struct PeerArgs {
     /// Name of the mesh; peers of different meshes never talk.
     #[arg(long, env = "OTELA_PEER_MESH", value_name = "NAME", default_value = "otela")]
     mesh: MeshName,
-    /// A peer to join through, as HOST:PORT or multiaddress; may be given several times. Tried for ever.
+    /// A peer to join through, as HOST:PORT or multiaddress; several times, or separated by commas. Tried for ever.
     #[arg(long, env = "OTELA_PEER_BOOTSTRAP", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     bootstrap: Vec<Multiaddr>,
-    /// Multiaddress to listen on for other peers; may be given several times.
+    /// Where to listen for other peers, as multiaddress or HOST:PORT; several times, or separated by commas. Any free
+    /// port on every interface, if not given; for a relay port 7411.
     #[arg(long, env = "OTELA_PEER_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     peer_listen: Vec<Multiaddr>,
     /// Address under which others reach this peer, if it differs from the ones it listens on.

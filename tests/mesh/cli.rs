@@ -1,6 +1,7 @@
 //! Bad input: one clear line on stderr, a documented exit code, and no hanging on the mesh.
 
-use crate::support::{Mesh, Otela, eventually, get};
+use crate::support::{Mesh, Otela, eventually, get, post};
+use serde_json::json;
 use std::{os::unix::fs::PermissionsExt, time::Instant};
 
 /// Runs to the end: the exit code and the output.
@@ -89,7 +90,13 @@ async fn engines_that_do_not_start() {
 async fn an_absent_bootstrap_does_not_hold_up_the_start() {
     let began = Instant::now();
     let mesh = Mesh::ingress(&["--bootstrap", "127.0.0.1:1", "--bootstrap", "no-such-host.invalid:7411"]).await;
-    assert_eq!(get(mesh.http, "/ready").await.status, 200);
+    assert_eq!(get(mesh.http, "/health").await.status, 200);
+    let ready = get(mesh.http, "/ready").await;
+    assert_eq!((ready.status, ready.json()["reason"].clone()), (503, json!("no bootstrap has answered yet")));
+    // Who has not heard of the mesh cannot say that a model does not exist.
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "m"})).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("joining")));
+    mesh.ingress.says("a bootstrap does not answer").await;
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 

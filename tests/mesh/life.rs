@@ -105,6 +105,8 @@ async fn a_node_that_loads_is_shown_but_not_used() {
     })
     .await;
     assert_eq!(mesh.ready("m").await, 0);
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("model_not_ready")));
     mesh.serves("m", 1).await;
 }
 
@@ -232,11 +234,9 @@ async fn p39_a_node_that_restarts_with_its_key_is_one_node() {
 
 #[tokio::test]
 async fn a_mesh_outlives_its_relay_and_joins_it_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = dir.path().join("key");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("/ip4/127.0.0.1/tcp/{port}");
-    let relay = || Otela::run(["relay", "--mesh", "test", "--peer-listen", &listen, "--key", key.to_str().unwrap()]);
+    let relay = || Otela::run(["relay", "--mesh", "test", "--peer-listen", &listen]);
     let mut first = relay();
     first.says("others join").await;
     let mut mesh = Mesh::ingress(&["--bootstrap", &format!("127.0.0.1:{port}")]).await;
@@ -245,6 +245,7 @@ async fn a_mesh_outlives_its_relay_and_joins_it_again() {
     first.ends().await;
     let body = json!({"model": "m", "prompt": "x", "max_tokens": 1});
     assert_eq!(post(mesh.http, "/v1/completions", &body).await.status, 200, "nothing needs the relay");
+    // With another key: only its address was configured.
     let second = relay();
     let registry = second.says("registry: http://").await.split('/').next().unwrap().parse().unwrap();
     eventually("the relay knows the model again", async || {
@@ -266,4 +267,24 @@ async fn two_ingresses_see_and_serve_the_same() {
     mesh.nodes[0].signal("-STOP");
     mesh.nodes[0].signal("-CONT");
     assert_eq!(post(other.http, "/v1/completions", &body).await.status, 200);
+}
+
+#[tokio::test]
+async fn clients_are_told_when_the_time_to_finish_is_over() {
+    let mut mesh = Mesh::ingress(&["--drain", "300ms"]).await;
+    mesh.simulated("m", &["--ttft", "10ms", "--itl", "20ms"]).await;
+    mesh.scripted("slow").await;
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 5000, "ignore_eos": true, "stream": true});
+    let mut stream = raw(mesh.http, &crate::support::post_bytes("/v1/completions", &body)).await;
+    read_until(&mut stream, "data: ").await;
+    let plain = json!({"model": "slow", "script": [["gone"]]});
+    let stop = async {
+        eventually("both run", async || (mesh.metric("otela_ingress_in_flight").await == 1.0).then_some(())).await;
+        mesh.ingress.signal("-TERM");
+    };
+    let (answer, ()) = tokio::join!(post(mesh.http, "/v1/completions", &plain), stop);
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("stopping")));
+    let (rest, _) = crate::support::read_to_end(&mut stream).await;
+    assert!(rest.contains("stream_broken") && !rest.ends_with("0\r\n\r\n"), "{rest}");
+    assert_eq!(mesh.ingress.ends().await, 0);
 }

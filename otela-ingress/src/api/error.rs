@@ -73,6 +73,12 @@ impl ApiError {
         if self.status.is_server_error() { End::Failed } else { End::Rejected }
     }
 
+    /// This ingress is ending; another one, or the next, may do.
+    pub(crate) fn stopping() -> Self {
+        let message = "This service is stopping. Try again shortly.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("stopping").retry_after(RETRY_AFTER).close()
+    }
+
     /// The model is not there.
     pub(crate) fn no_candidate(cause: NoCandidate, model: &str) -> Self {
         let model = shortened(model);
@@ -80,6 +86,10 @@ impl ApiError {
             NoCandidate::Unknown => Self::new(StatusCode::NOT_FOUND, format!("The model `{model}` does not exist."))
                 .param("model")
                 .code("model_not_found"),
+            NoCandidate::Joining => {
+                let message = "This service is still joining its mesh. Try again shortly.";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("joining").retry_after(RETRY_AFTER)
+            }
             NoCandidate::NotReady => {
                 let message = format!("The model `{model}` has no replica that is ready now. Try again shortly.");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, message)

@@ -76,7 +76,11 @@ async fn read(app: &App, client: Client, request: Request, id: &str) -> Result<I
 }
 
 async fn answer_for(app: &App, request: Inference) -> Response<Body> {
-    let error = match forward(app, &request).await {
+    let forwarded = tokio::select! {
+        forwarded = forward(app, &request) => forwarded,
+        () = app.closing.cancelled() => return refuse(app, ApiError::stopping().request(&request.id)),
+    };
+    let error = match forwarded {
         Ok(response) => return boxed(response),
         Err(ForwardError::NoCandidate(cause)) => ApiError::no_candidate(cause, &request.model),
         Err(ForwardError::Failed(failure)) => match ApiError::failed(failure) {

@@ -1,11 +1,14 @@
 //! The list of models, from this ingress' own replica of the registry: no node is asked.
 
 use super::error::ApiError;
-use crate::{candidate::NoCandidate, forward::App};
+use crate::{
+    candidate::{self, NoCandidate},
+    forward::App,
+};
 use axum::{
     Json,
     body::Body,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     http::Response,
     response::IntoResponse,
 };
@@ -21,10 +24,12 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// One of them, the very object of the list. Ids may hold slashes and colons, encoded or not.
-pub(super) async fn retrieve(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
+pub(super) async fn retrieve(State(app): State<Arc<App>>, id: Result<Path<String>, PathRejection>) -> Response<Body> {
+    // No model has a name that is not UTF-8.
+    let id = id.map(|Path(id)| id).unwrap_or_default();
     let view = app.peer.view();
     let Some((known, state)) = view.model(&id) else {
-        return ApiError::no_candidate(NoCandidate::Unknown, &id).into_response();
+        return ApiError::no_candidate(candidate::unknown(&app.peer), &id).into_response();
     };
     match model(known, state) {
         Some(model) => Json(model).into_response(),

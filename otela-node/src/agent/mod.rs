@@ -126,7 +126,6 @@ impl Agent {
             Ok(process) => process,
             Err(error) => return Outcome::NotLaunched(error),
         };
-        tracing::info!(engine = kind.engine.name(), pid = process.pid(), "engine started");
         let ready = match self.load(&process, &kind).await {
             Some(Ok(ready)) => ready,
             Some(Err(NotReady::Exited { .. })) => return self.engine_ended(&process).await,
@@ -161,7 +160,9 @@ impl Agent {
             let now = seen.borrow_and_update().stage;
             if stage != Some(now) {
                 stage = Some(now);
-                let loading = Service { loading: now.to_string(), ..service_of(kind) };
+                // Its names are known from its arguments: whoever asks for them is told to wait.
+                let models = kind.models.iter().map(|id| ModelCard { id: id.clone(), ..ModelCard::default() });
+                let loading = Service { loading: now.to_string(), models: models.collect(), ..service_of(kind) };
                 self.said.services = vec![loading];
                 self.announce().await;
             }
@@ -179,7 +180,6 @@ impl Agent {
         self.said.lifecycle = Lifecycle::Down;
         self.announce().await;
         let exit = process.gone().await;
-        tracing::error!(%exit, "engine ended");
         let tasks = self.tasks.clone();
         tokio::select! {
             () = tokio::time::sleep(self.config.linger) => {}

@@ -88,17 +88,20 @@ pub struct Kind {
     pub port: Option<u16>,
     /// The key it was told to ask of its clients.
     pub api_key: Option<String>,
+    /// The models that it will serve, as far as its arguments tell.
+    pub models: Vec<String>,
 }
 
 impl fmt::Debug for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, host, port, api_key } = self;
+        let Self { engine, host, port, api_key, models } = self;
         let api_key = api_key.as_ref().map(|_| "...");
         f.debug_struct("Kind")
             .field("engine", engine)
             .field("host", host)
             .field("port", port)
             .field("api_key", &api_key)
+            .field("models", models)
             .finish()
     }
 }
@@ -120,7 +123,8 @@ impl Kind {
             host = Some(ip.trim_matches(['[', ']']).to_owned());
             port = listen.parse().ok().or(port);
         }
-        Self { engine, host, port, api_key: value(&words, "--api-key").map(str::to_owned) }
+        let api_key = value(&words, "--api-key").map(str::to_owned);
+        Self { engine, host, port, api_key, models: models(engine, &words) }
     }
 
     /// The port to expect, from the arguments or the engine's default; `None` when only looking can tell.
@@ -140,6 +144,25 @@ fn value<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
         .iter()
         .rposition(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))?;
     words[last].strip_prefix(flag)?.strip_prefix('=').or_else(|| words.get(last + 1).copied())
+}
+
+/// The names by which an engine will list its models: those it was given, or the model itself.
+fn models(engine: Engine, words: &[&str]) -> Vec<String> {
+    const SERVED: &str = "--served-model-name";
+    let owned = |word: &&str| (*word).to_owned();
+    let is_flag = |word: &&str| word.starts_with('-');
+    let after = |name: &str| words.iter().skip_while(|word| **word != name).nth(1).filter(|word| !is_flag(word));
+    if let Some(at) = words.iter().position(|word| *word == SERVED) {
+        return words[at + 1..].iter().take_while(|word| !is_flag(word)).map(owned).collect();
+    }
+    let model = match engine {
+        Engine::Vllm => value(words, "--model").or(after("serve").copied()),
+        Engine::Sglang => value(words, "--model-path").or(value(words, "--model")),
+        Engine::LlamaServer => value(words, "--alias"),
+        Engine::Otela => after("engine").copied(),
+        Engine::Ollama | Engine::Generic => None,
+    };
+    value(words, SERVED).or(model).map(str::to_owned).into_iter().collect()
 }
 
 fn file_name(word: &str) -> &str {
@@ -232,6 +255,23 @@ mod tests {
 
     fn kind(line: &str) -> Kind {
         Kind::recognise(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn models_are_known_before_they_are_served() {
+        for (command, models) in [
+            ("vllm serve org/m --port 1", &["org/m"][..]),
+            ("env A=1 /x/vllm serve /path --served-model-name a b --port 1", &["a", "b"]),
+            ("vllm serve m --served-model-name=x", &["x"]),
+            ("python -m vllm.entrypoints.openai.api_server --model m", &["m"]),
+            ("python -m sglang.launch_server --model-path m", &["m"]),
+            ("otela engine m --port 0", &["m"]),
+            ("llama-server -m m.gguf --alias m", &["m"]),
+            ("something else", &[]),
+        ] {
+            let argv: Vec<_> = command.split(' ').map(OsString::from).collect();
+            assert_eq!(Kind::recognise(&argv).models, models, "{command}");
+        }
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub(super) const PING_EVERY: Duration = Duration::from_secs(15);
 pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Pings that may fail in a row before the connection is closed.
 pub(super) const PING_MISSES_MAX: u32 = 2;
+/// A QUIC connection that is silent for this long is dead.
+pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of
 /// 256 KiB are the most that the muxer's limit of 1 GiB per connection allows.
 pub(super) const MUXER_STREAMS_MAX: usize = 4_096;
@@ -49,6 +51,10 @@ pub(super) const RANDOM_LINKS: usize = 6;
 pub(super) const FAILED_FOR: Duration = Duration::from_secs(2);
 /// A node that cannot be reached for this long is no longer listed.
 pub(super) const GONE_AFTER: Duration = Duration::from_secs(30);
+/// From a first link until what the mesh says counts as known here.
+pub(super) const SETTLE: Duration = Duration::from_secs(1);
+/// A bootstrap that does not answer is complained about this often.
+pub(super) const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Frames that wait for one neighbour; beyond it they are dropped and anti-entropy makes up for them.
 pub(super) const LINK_QUEUE: usize = 256;
 /// Commands and events that wait for the gossip task.

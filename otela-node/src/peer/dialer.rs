@@ -23,7 +23,9 @@ pub(super) enum Target {
 #[derive(Debug)]
 struct Attempt {
     addresses: Vec<Multiaddr>,
-    /// Who it is, once known.
+    /// Who has to be there; `None` where only an address was configured, since whoever is there will do.
+    wanted: Option<PeerId>,
+    /// Who was there last.
     peer: Option<PeerId>,
     pauses: ExponentialBackoff,
     /// Dials in a row that reached nobody.
@@ -109,7 +111,7 @@ impl Dialer {
         due.sort_by_key(|(_, a)| (a.waiters.is_empty(), a.failures, a.next));
         let take = |(target, attempt): (&Target, &mut Attempt)| {
             attempt.under_way = true;
-            Due { target: *target, peer: attempt.peer, addresses: attempt.addresses.clone() }
+            Due { target: *target, peer: attempt.wanted, addresses: attempt.preferred() }
         };
         due.into_iter().take(room).map(take).collect()
     }
@@ -180,6 +182,7 @@ impl Attempt {
     fn new(addresses: Vec<Multiaddr>, peer: Option<PeerId>, now: Instant) -> Self {
         Self {
             addresses,
+            wanted: peer,
             peer,
             pauses: pauses(),
             failures: 0,
@@ -192,6 +195,13 @@ impl Attempt {
 
     fn is_due(&self, now: Instant) -> bool {
         self.connected.is_none() && !self.under_way && self.next <= now && !self.addresses.is_empty()
+    }
+
+    /// TCP alone at first: over QUIC it takes seconds until the death of a peer is noticed.
+    fn preferred(&self) -> Vec<Multiaddr> {
+        let is_tcp = |address: &&Multiaddr| address.iter().any(|part| matches!(part, Protocol::Tcp(_)));
+        let tcp: Vec<_> = self.addresses.iter().filter(is_tcp).cloned().collect();
+        if self.failures > 0 || tcp.is_empty() { self.addresses.clone() } else { tcp }
     }
 
     fn ended(&mut self, connected: bool) {
@@ -251,7 +261,7 @@ mod tests {
         dialer.lost(&peer, at);
         assert!(dialer.take_due(at).is_empty(), "one that hangs up at once is not hammered");
         let at = dialer.next().unwrap();
-        dialer.take_due(at);
+        assert_eq!(dialer.take_due(at)[0].peer, None, "whoever is at the address now will do");
         dialer.started(Target::Bootstrap(0), id);
         dialer.connected(peer, id, at);
         let at = at + STEADY_AFTER;

@@ -3,8 +3,8 @@
 use super::{
     config::PeerConfig,
     defaults::{
-        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, DIALS_MAX, PING_EVERY, PING_MISSES_MAX,
-        PING_WITHIN,
+        COMPLAIN_EVERY, CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, DIALS_MAX, PING_EVERY,
+        PING_MISSES_MAX, PING_WITHIN,
     },
     dialer::{Dialer, Target, Waiter},
     gossip::Event,
@@ -12,7 +12,7 @@ use super::{
     streams::{self, Streams},
     transport,
 };
-use crate::tasks::Tasks;
+use crate::{tasks::Tasks, telemetry::chain};
 use futures::StreamExt;
 use libp2p::{
     Multiaddr, PeerId, Swarm,
@@ -37,7 +37,7 @@ use tokio::{
 
 /// A configured address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another with --listen, or stop what holds it")]
+#[error("cannot listen on {address}: choose another with --peer-listen, or stop what holds it")]
 pub struct ListenError {
     address: Multiaddr,
     #[source]
@@ -77,6 +77,9 @@ pub(super) struct Driver {
     streams: Streams,
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     misses: HashMap<ConnectionId, u32>,
+    bootstraps: Vec<Multiaddr>,
+    bootstrap_dials: HashMap<ConnectionId, usize>,
+    complained: HashMap<usize, Instant>,
     metrics: PeerMetrics,
 }
 
@@ -128,6 +131,9 @@ impl Driver {
             streams,
             resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
+            bootstraps: config.bootstrap.clone(),
+            bootstrap_dials: HashMap::new(),
+            complained: HashMap::new(),
             metrics,
         })
     }
@@ -182,7 +188,11 @@ impl Driver {
         match opts {
             Ok(opts) => self.dial(target, opts),
             Err(error) => {
-                tracing::warn!(%error, "cannot resolve a peer's name, will try again");
+                let address = match target {
+                    Target::Bootstrap(n) => self.bootstraps[n].to_string(),
+                    Target::Peer(peer) => peer.to_string(),
+                };
+                tracing::warn!(address, %error, "cannot resolve a peer's name, will try again");
                 self.dialer.refused(target, Instant::now());
             }
         }
@@ -192,6 +202,9 @@ impl Driver {
         let Some(opts) = opts else { return self.dialer.refused(target, Instant::now()) };
         let id = opts.connection_id();
         self.dialer.started(target, id);
+        if let Target::Bootstrap(n) = target {
+            self.bootstrap_dials.insert(id, n);
+        }
         if let Err(error) = self.swarm.dial(opts) {
             tracing::debug!(%error, ?target, "dial refused");
             self.dialer.failed(id, Instant::now());
@@ -203,6 +216,7 @@ impl Driver {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, num_established, endpoint, .. } => {
                 self.metrics.connections.inc();
                 self.dialer.connected(peer_id, connection_id, Instant::now());
+                self.bootstrap_dials.remove(&connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
                 if num_established.get() == 1 {
                     self.tell(Event::LinkUp(peer_id)).await;
@@ -238,11 +252,31 @@ impl Driver {
         }
         self.metrics.dials_failed.inc();
         tracing::debug!(?peer, %error, "dial failed");
+        self.complain(id, error);
         if let Some(peer) = peer.or(meant)
             && !self.swarm.is_connected(&peer)
         {
             self.tell(Event::Unreachable(peer)).await;
         }
+    }
+
+    /// A bootstrap that does not answer is worth a line now and then; other peers come and go.
+    fn complain(&mut self, id: ConnectionId, error: &DialError) {
+        let Some(bootstrap) = self.bootstrap_dials.remove(&id) else { return };
+        let last = self.complained.get(&bootstrap);
+        if last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
+            return;
+        }
+        self.complained.insert(bootstrap, Instant::now());
+        let address = &self.bootstraps[bootstrap];
+        let error = match error {
+            DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
+            DialError::Transport(failures) => {
+                failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
+            }
+            other => other.to_string().replace('\n', " "),
+        };
+        tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying");
     }
 
     fn on_ping(&mut self, event: ping::Event) {

@@ -6,7 +6,7 @@
 use super::{
     beliefs::Beliefs,
     config::PeerConfig,
-    defaults::{GOSSIP_QUEUE, RANDOM_LINKS},
+    defaults::{GOSSIP_QUEUE, RANDOM_LINKS, SETTLE},
     driver::Command,
     link::Links,
     metrics::PeerMetrics,
@@ -67,6 +67,8 @@ pub(super) struct Published {
     pub(super) view: Arc<ArcSwap<View>>,
     pub(super) generation: watch::Sender<u64>,
     pub(super) session: watch::Sender<Session>,
+    /// Whether this peer has heard of the mesh: what it does not know then, does not exist.
+    pub(super) joined: watch::Sender<bool>,
 }
 
 /// The gossip task's state.
@@ -89,6 +91,8 @@ pub(super) struct Driver {
     want_at: Instant,
     renew_at: Instant,
     wanted: Vec<(PeerId, Vec<Multiaddr>)>,
+    /// When a first link has stood long enough to have told us what there is.
+    joined_at: Option<Instant>,
     tasks: Tasks,
 }
 
@@ -132,6 +136,8 @@ impl Driver {
             want_at: now,
             renew_at: now + RENEW_EVERY,
             wanted: Vec::new(),
+            // Alone by configuration: there is nobody to hear from.
+            joined_at: config.bootstrap.is_empty().then_some(now),
             tasks: tasks.clone(),
         }
     }
@@ -147,6 +153,8 @@ impl Driver {
         self.settle();
         loop {
             let wake = self.started + self.core.wake_at();
+            let settled = self.joined_at.filter(|_| !*self.published.joined.borrow());
+            let wake = settled.map_or(wake, |at| wake.min(at));
             let wake = wake.min(self.want_at).min(self.renew_at).min(self.next_belief_change());
             tokio::select! {
                 Some(event) = self.events.recv() => self.on_event(event),
@@ -165,6 +173,7 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::LinkUp(peer) => {
+                self.joined_at.get_or_insert(Instant::now() + SETTLE);
                 if self.beliefs.alive(&peer) {
                     self.believed_anew();
                 }
@@ -180,7 +189,10 @@ impl Driver {
             }
             Event::Unreachable(peer) | Event::Failed(peer) => self.unreachable(peer),
             Event::Heard(from, say) => self.input(Input::Say { from, say }),
-            Event::Entries(from, entries) => self.input(Input::Entries { from, entries }),
+            Event::Entries(from, entries) => {
+                self.joined_at = Some(self.started);
+                self.input(Input::Entries { from, entries });
+            }
             Event::StreamEnded(peer) => self.reopen(peer),
             Event::Stranger(peer) => self.on_stranger(peer),
             Event::Announce(announcement, done) => {
@@ -354,6 +366,9 @@ impl Driver {
 
     /// Publishes a new view if anything in it has changed.
     fn settle(&mut self) {
+        if self.joined_at.is_some_and(|at| at <= Instant::now()) {
+            self.published.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
+        }
         let now = self.now();
         let old = self.published.view.load();
         if !self.view_stale && old.stale_at().is_none_or(|at| now < at) {

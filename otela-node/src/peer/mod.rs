@@ -116,6 +116,7 @@ impl Peer {
             view: Arc::new(ArcSwap::from_pointee(View::default())),
             generation: watch::channel(0).0,
             session: watch::channel(Session { peer: id, epoch: Epoch(0) }).0,
+            joined: watch::channel(false).0,
         };
         let gossip = gossip::Driver::new(
             &config,
@@ -183,6 +184,13 @@ impl Peer {
     #[must_use]
     pub fn view_changes(&self) -> watch::Receiver<u64> {
         self.inner.published.generation.subscribe()
+    }
+
+    /// Whether this peer has heard of its mesh, or is alone by configuration. Until then what it does not know may
+    /// well exist.
+    #[must_use]
+    pub fn has_joined(&self) -> bool {
+        *self.inner.published.joined.borrow()
     }
 
     /// The addresses that this peer announces, each ending in its id.

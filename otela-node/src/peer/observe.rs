@@ -14,7 +14,7 @@ use crate::{
 };
 use axum::{
     Json, Router,
-    extract::{Path, State},
+    extract::{Path, State, rejection::PathRejection},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -47,6 +47,9 @@ pub fn router(peer: Peer, metrics: Metrics, ready: Ready) -> Router {
         .route("/v1/registry/watch", get(watch::watch))
         .route("/v1/dnt/table", get(legacy::table))
         .route("/v1/dnt/bootstraps", get(legacy::bootstraps))
+        .method_not_allowed_fallback(async || {
+            error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This route is read-only: GET it.")
+        })
         .with_state(Observed { peer, metrics, ready })
 }
 
@@ -80,9 +83,9 @@ async fn nodes(State(observed): State<Observed>) -> Json<Value> {
     Json(json!({"generation": view.generation, "nodes": nodes}))
 }
 
-async fn node(State(observed): State<Observed>, Path(id): Path<String>) -> Response {
-    let Ok(id) = id.parse() else {
-        return not_found(&format!("{id:?} is not a peer id"));
+async fn node(State(observed): State<Observed>, id: Result<Path<String>, PathRejection>) -> Response {
+    let Some(id) = id.ok().and_then(|Path(id)| id.parse().ok()) else {
+        return not_found("this is not a peer id");
     };
     // One that is gone is still shown here: the question names it.
     match observed.peer.view().node(&id) {
@@ -97,14 +100,21 @@ async fn models(State(observed): State<Observed>) -> Json<Value> {
     Json(json!({"generation": view.generation, "models": models}))
 }
 
-async fn model(State(observed): State<Observed>, Path(id): Path<String>) -> Response {
-    match observed.peer.view().model(&id) {
+async fn model(State(observed): State<Observed>, id: Result<Path<String>, PathRejection>) -> Response {
+    let view = observed.peer.view();
+    match id.ok().and_then(|Path(id)| view.model(&id)) {
         Some((id, state)) => Json(json::model(id, state)).into_response(),
         None => not_found("this peer knows no such model"),
     }
 }
 
 fn not_found(message: &str) -> Response {
-    let error = json!({"error": {"message": message, "type": "not_found_error", "param": null, "code": "not_found"}});
-    (StatusCode::NOT_FOUND, Json(error)).into_response()
+    error(StatusCode::NOT_FOUND, "not_found", message)
+}
+
+/// An error in the shape that OpenAI's clients know.
+fn error(status: StatusCode, code: &str, message: &str) -> Response {
+    let kind = if status == StatusCode::NOT_FOUND { "not_found_error" } else { "invalid_request_error" };
+    let error = json!({"error": {"message": message, "type": kind, "param": null, "code": code}});
+    (status, Json(error)).into_response()
 }

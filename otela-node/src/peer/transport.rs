@@ -3,7 +3,7 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
-use super::defaults::MUXER_STREAMS_MAX;
+use super::defaults::{MUXER_STREAMS_MAX, QUIC_SILENCE_MAX};
 use libp2p::{
     Multiaddr, PeerId, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
@@ -31,6 +31,9 @@ pub(super) fn build(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, Tr
         .timeout(std::time::Duration::from_secs(10));
     let mut quic_config = quic::Config::new(key);
     quic_config.max_concurrent_stream_limit = MUXER_STREAMS_MAX as u32;
+    // A process that is killed sends no reset over UDP: silence is all that tells.
+    quic_config.max_idle_timeout = QUIC_SILENCE_MAX.as_millis() as u32;
+    quic_config.keep_alive_interval = QUIC_SILENCE_MAX / 3;
     let quic = quic::tokio::Transport::new(quic_config);
     Ok(tcp
         .or_transport(quic)

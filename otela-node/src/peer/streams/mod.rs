@@ -10,6 +10,7 @@ use handler::{Handler, Open};
 use libp2p::{
     Multiaddr, PeerId, Stream, StreamProtocol,
     core::{ConnectedPoint, Endpoint, transport::PortUse},
+    multiaddr::Protocol,
     swarm::{ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, ToSwarm},
 };
 use prometheus_client::metrics::counter::Counter;
@@ -36,12 +37,20 @@ pub enum Path {
     Relayed,
 }
 
+/// What carries a connection. A dead peer shows at once over TCP, and after seconds over QUIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Carrier {
+    Tcp,
+    Quic,
+}
+
 /// One open connection to a peer.
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
     peer: PeerId,
     path: Path,
+    carrier: Carrier,
     remote: Multiaddr,
     rtt_micros: std::sync::atomic::AtomicU64,
     opens: mpsc::Sender<Open>,
@@ -134,13 +143,13 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// The connection to use for new requests to `peer`: direct before relayed, then the shortest round trip, then
-    /// the newest.
+    /// The connection to use for new requests to `peer`: direct before relayed, TCP before QUIC, then the shortest
+    /// round trip, then the newest.
     #[must_use]
     pub(super) fn best(&self, peer: &PeerId) -> Option<Arc<Connection>> {
         let table = self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let open = table.get(peer)?.iter().filter(|connection| connection.is_open());
-        open.min_by_key(|c| (c.path, c.rtt().unwrap_or(Duration::MAX), std::cmp::Reverse(c.id))).cloned()
+        open.min_by_key(|c| (c.path, c.carrier, c.rtt().unwrap_or(Duration::MAX), std::cmp::Reverse(c.id))).cloned()
     }
 
     /// All open connections.
@@ -195,8 +204,10 @@ impl Behaviour {
         let Some(opens) = self.pending.remove(&id) else { return };
         let path = if endpoint.is_relayed() { Path::Relayed } else { Path::Direct };
         let remote = endpoint.get_remote_address().clone();
+        let quic = remote.iter().any(|part| matches!(part, Protocol::QuicV1));
+        let carrier = if quic { Carrier::Quic } else { Carrier::Tcp };
         let rtt_micros = u64::MAX.into();
-        let connection = Connection { id, peer, path, remote, rtt_micros, opens };
+        let connection = Connection { id, peer, path, carrier, remote, rtt_micros, opens };
         self.streams.write().entry(peer).or_default().push(Arc::new(connection));
     }
 

@@ -27,7 +27,7 @@ fn impatient() -> ReadyOptions {
 }
 
 fn on_port(port: u16) -> Kind {
-    Kind { engine: Engine::Generic, host: None, port: Some(port), api_key: None }
+    Kind { engine: Engine::Generic, host: None, port: Some(port), api_key: None, models: Vec::new() }
 }
 
 fn anywhere() -> Kind {
