@@ -8,7 +8,7 @@ use otela_node::{
     telemetry::chain,
 };
 use otela_sched::engine::EngineError;
-use std::{error::Error, io, net::SocketAddr, process::ExitCode};
+use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
 /// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
 const UNAVAILABLE: u8 = 69;
@@ -19,6 +19,9 @@ const CONFIG: u8 = 78;
 /// As in shells: found but cannot be run, and not found.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
+
+/// A last line has this long to be taken.
+const SAY_WITHIN: Duration = Duration::from_millis(500);
 
 /// Why a command has ended before its time.
 #[derive(Debug, thiserror::Error)]
@@ -72,14 +75,14 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
         Outcome::Stopped => ExitCode::SUCCESS,
         Outcome::EngineExited { exit, last_lines } => {
             let lines = if last_lines.is_empty() { "It wrote nothing." } else { "Its last lines:" };
-            eprintln!("otela: the engine ended by itself: {exit}. {lines}");
+            say(&format!("otela: the engine ended by itself: {exit}. {lines}"));
             for line in last_lines {
-                eprintln!("  {line}");
+                say(&format!("  {line}"));
             }
             ExitCode::from(exit.exit_code())
         }
         Outcome::NotLaunched(error) => {
-            eprintln!("otela: {}", chain(error));
+            say(&format!("otela: {}", chain(error)));
             ExitCode::from(match error {
                 LaunchError::NotFound { .. } => NOT_FOUND,
                 LaunchError::NotExecutable { .. } | LaunchError::NoInterpreter { .. } => CANNOT_RUN,
@@ -87,11 +90,23 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
             })
         }
         Outcome::NotReady(error) => {
-            eprintln!("otela: {}", chain(error));
+            say(&format!("otela: {}", chain(error)));
             ExitCode::from(match error {
                 NotReady::AddressInUse { .. } => UNAVAILABLE,
                 NotReady::Exited { .. } | NotReady::TimedOut { .. } => TEMPORARY,
             })
         }
     }
+}
+
+/// Writes a line to stderr, but does not wait for ever for somebody who does not read it.
+pub(crate) fn say(line: &str) {
+    let line = line.to_owned();
+    let (done, written) = mpsc::channel();
+    std::thread::spawn(move || {
+        eprintln!("{line}");
+        // Nobody waits any more if it took too long.
+        let _ = done.send(());
+    });
+    let _ = written.recv_timeout(SAY_WITHIN);
 }

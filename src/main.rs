@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     match run::command(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("otela: {}", error.line());
+            exit::say(&format!("otela: {}", error.line()));
             error.code()
         }
     }

@@ -42,7 +42,7 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     // The demo talks to a person; everything else to whoever reads logs.
     let usual = if matches!(cli.command, Command::Demo(_)) { "error" } else { "warn,otela=info" };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
-    telemetry::init(&filter, cli.log.format.into())
+    let _logs = telemetry::init(&filter, cli.log.format.into())
         .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
     let threads = cli.threads.unwrap_or_else(threads);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
@@ -85,6 +85,9 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
     let (peer, _) = join(config, &tasks, &metrics).await?;
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
     tracing::info!("OpenAI base URL: http://{}/v1", ingress.address());
+    if !ingress.address().ip().is_loopback() {
+        tracing::warn!(address = %ingress.address(), "open to whoever reaches it: there are no keys yet");
+    }
     drain_on_signal(&tasks)?;
     tasks.draining().await;
     ingress.stop(drain).await;

@@ -7,13 +7,13 @@ use crate::{
     attempt::{Begun, BegunBody, Whole},
     balance::InFlight,
     defaults::LAST_WORDS_WITHIN,
-    events::{Dialect, Tap, begins_with_error},
+    events::{Dialect, Failures, Tap},
     forward::{App, Inference},
     headers,
     metrics::{End, IngressMetrics},
 };
 use bytes::Bytes;
-use http::{Response, header};
+use http::{Response, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use otela_node::peer::PooledBody;
 use std::{
@@ -51,6 +51,7 @@ struct Events {
     first: Option<Bytes>,
     rest: PooledBody,
     tap: Tap,
+    failures: Failures,
     dialect: Dialect,
     request: String,
     keep_alive: Pin<Box<Sleep>>,
@@ -75,6 +76,7 @@ struct Account {
 
 impl Account {
     fn new(app: &App, in_flight: Option<InFlight>) -> Self {
+        app.metrics.in_flight.inc();
         Self { metrics: app.metrics.clone(), end: None, started: Instant::now(), _in_flight: in_flight }
     }
 
@@ -86,6 +88,7 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
+        self.metrics.in_flight.dec();
         // A body that is dropped before its end has lost its client.
         self.metrics.ended(self.end.unwrap_or(End::ClientGone), self.started.elapsed());
     }
@@ -94,6 +97,8 @@ impl Drop for Account {
 /// Makes the client's answer from what has begun.
 pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inference) -> Response<Answer> {
     let Begun { mut head, path, body } = begun;
+    // Framing is made anew on each hop.
+    head.version = Version::HTTP_11;
     let node = in_flight.replica().session().peer;
     headers::to_client(&mut head.headers, &request.id, Some((&node, path)));
     let mut account = Account::new(app, Some(in_flight));
@@ -114,6 +119,7 @@ pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inf
                 first,
                 rest,
                 tap: Tap::default(),
+                failures: Failures::default(),
                 dialect: Dialect::of(request.path.path()),
                 request: request.id.clone(),
                 // A stream that has been silent for so long gets its first comment at once.
@@ -126,11 +132,6 @@ pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inf
             }))
         }
     };
-    if let Kind::Events(events) = &kind
-        && events.first.as_deref().is_some_and(begins_with_error)
-    {
-        app.metrics.error_events.inc();
-    }
     Response::from_parts(head, Answer { kind, account })
 }
 
@@ -155,10 +156,13 @@ impl Body for Answer {
                 if let Some(first) = first.take() {
                     return Poll::Ready(Some(Ok(Frame::data(first))));
                 }
-                let polled = Pin::new(rest).poll_frame(cx);
+                let polled = Pin::new(&mut *rest).poll_frame(cx);
+                let rest_ended = rest.is_end_stream();
                 match polled {
                     Poll::Ready(None) => account.end = Some(End::Complete),
                     Poll::Ready(Some(Err(_))) => account.end = Some(End::BrokeOff),
+                    // With a length announced, nobody asks again after the last byte.
+                    Poll::Ready(Some(Ok(_))) if rest_ended => account.end = Some(End::Complete),
                     Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
                 }
                 polled.map(|frame| frame.map(|frame| frame.map_err(|_| BrokeOff)))
@@ -208,7 +212,9 @@ impl Events {
                 Err(trailers) => Poll::Ready(Some(Ok(trailers))),
             },
             Poll::Ready(None) => {
-                account.end = Some(End::Complete);
+                let failed = self.failures.seen();
+                account.end = Some(if failed { End::Failed } else { End::Complete });
+                account.metrics.error_events.inc_by(u64::from(failed));
                 Poll::Ready(None)
             }
             Poll::Ready(Some(Err(error))) => {
@@ -222,6 +228,7 @@ impl Events {
 
     fn pass_on(&mut self, data: Bytes) -> Polled {
         self.tap.note(&data);
+        self.failures.note(&data);
         self.keep_alive.as_mut().reset(Instant::now() + self.keep_alive_every);
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
@@ -243,15 +250,14 @@ impl Events {
         if !probe && !silent {
             return Poll::Pending;
         }
-        if probe {
-            self.half_closed = None;
-        }
         self.keep_alive.as_mut().reset(Instant::now() + self.keep_alive_every);
         if self.tap.between_events() {
+            if probe {
+                self.half_closed = None;
+            }
             return Poll::Ready(Some(Ok(Frame::data(KEEP_ALIVE))));
         }
         // The timer was reset and has to be asked once more to wake us.
-        cx.waker().wake_by_ref();
-        Poll::Pending
+        self.keep_alive.as_mut().poll(cx).map(|()| None)
     }
 }

@@ -1,7 +1,7 @@
 //! From a model's name to the replicas that may be picked.
 
 use otela_node::peer::Peer;
-use otela_proto::registry::{Replica, View};
+use otela_proto::{id::Session, registry::Replica};
 use std::sync::Arc;
 
 /// Why there is no candidate.
@@ -15,13 +15,12 @@ pub(crate) enum NoCandidate {
     NotReady,
 }
 
-/// The replicas that are ready to serve `model`, ordered by session. Case counts.
-pub(crate) fn of(peer: &Peer, view: &View, model: &str) -> Result<Vec<Arc<Replica>>, NoCandidate> {
+/// The replicas that are ready to serve `model` and were not `tried`, ordered by session. Case counts.
+pub(crate) fn of(peer: &Peer, model: &str, tried: &[Session]) -> Result<Vec<Arc<Replica>>, NoCandidate> {
+    let view = peer.view();
     let (_, state) = view.model(model).ok_or_else(|| unknown(peer))?;
-    if state.ready.is_empty() {
-        return Err(NoCandidate::NotReady);
-    }
-    Ok(state.ready.to_vec())
+    let untried: Vec<_> = state.ready.iter().filter(|r| !tried.contains(&r.session())).cloned().collect();
+    if untried.is_empty() { Err(NoCandidate::NotReady) } else { Ok(untried) }
 }
 
 /// What it means that the registry knows no model of a name.

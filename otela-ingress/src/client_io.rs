@@ -3,15 +3,17 @@
 //! A client that closes and one that only closes its sending side look alike: both send FIN. The first must cancel
 //! its request within a second, the second must get its answer. Only sending something tells them apart, because a
 //! closed socket answers with a reset. So when FIN arrives while a request waits for the head of its answer, we send
-//! the one thing that HTTP/1.1 lets a server say before an answer and that every client ignores: `100 Continue`.
+//! the one thing that HTTP/1.1 lets a server say before an answer and that every client ignores: `100 Continue`. An
+//! event stream sends a comment instead. Where nothing may be put in, a long silence after FIN counts as gone.
 
+use crate::defaults::HALF_CLOSED_SILENCE_MAX;
 use rustix::net::sockopt;
 use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -35,8 +37,10 @@ struct State {
     half_closed: CancellationToken,
     /// Requests on this connection whose answer has not ended.
     waiting: AtomicU32,
-    /// Whether any of the present answer has been written.
-    answering: AtomicBool,
+    /// Whether the socket took no more when it was last written to.
+    blocked: AtomicBool,
+    /// Writes so far.
+    writes: AtomicU64,
     /// HTTP/1.0 knows no interim answers.
     may_probe: AtomicBool,
 }
@@ -44,7 +48,6 @@ struct State {
 impl Client {
     /// A request has arrived.
     pub(crate) fn request_begins(&self, version: http::Version) -> Waiting {
-        self.state.answering.store(false, Ordering::Relaxed);
         self.state.may_probe.store(version >= http::Version::HTTP_11, Ordering::Relaxed);
         self.state.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.state))
@@ -103,14 +106,42 @@ impl Watcher {
         }
         self.state.half_closed.cancel();
         let waiting = self.state.waiting.load(Ordering::Relaxed) > 0;
-        let silent = !self.state.answering.load(Ordering::Relaxed);
-        if waiting && silent && self.state.may_probe.load(Ordering::Relaxed) {
-            // Cannot block: nothing else has been written yet. If it fails, the error shows below.
-            let _ = self.tcp.try_write(CONTINUE);
-        }
+        let clear = !self.state.blocked.load(Ordering::Relaxed);
+        // Nothing of an answer has been written yet, so this cannot fall into the middle of one.
+        let probed = waiting
+            && clear
+            && self.state.may_probe.load(Ordering::Relaxed)
+            && self.tcp.try_write(CONTINUE).is_ok_and(|written| written == CONTINUE.len());
         // An answer that is being written finds a reset by itself.
-        let reset = self.tcp.ready(Interest::ERROR).await;
-        tracing::trace!(?reset, "client has gone");
+        let reset = self.tcp.ready(Interest::ERROR);
+        if probed {
+            let _ = reset.await;
+        } else {
+            tokio::select! {
+                _ = reset => {}
+                () = self.long_silence() => {}
+            }
+        }
+        tracing::trace!("client has gone");
+    }
+
+    /// Resolves when nothing has been written for a long while.
+    async fn long_silence(&self) {
+        loop {
+            let before = self.state.writes.load(Ordering::Relaxed);
+            tokio::time::sleep(HALF_CLOSED_SILENCE_MAX).await;
+            if self.state.writes.load(Ordering::Relaxed) == before {
+                return;
+            }
+        }
+    }
+
+    /// Makes the coming close a reset: for clients of HTTP/1.0, to whom an end is an end.
+    pub(crate) fn reset_if_old(&self) {
+        if !self.state.may_probe.load(Ordering::Relaxed) {
+            // If it fails the connection has ended already.
+            let _ = sockopt::set_socket_linger(&self.tcp, Some(Duration::ZERO));
+        }
     }
 }
 
@@ -136,12 +167,16 @@ impl ClientIo {
         cx: &mut Context<'_>,
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        self.state.answering.store(true, Ordering::Relaxed);
         loop {
-            std::task::ready!(self.tcp.poll_write_ready(cx))?;
+            let ready = self.tcp.poll_write_ready(cx);
+            self.state.blocked.store(ready.is_pending(), Ordering::Relaxed);
+            std::task::ready!(ready)?;
             match write(&self.tcp) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
+                done => {
+                    self.state.writes.fetch_add(1, Ordering::Relaxed);
+                    return Poll::Ready(done);
+                }
             }
         }
     }

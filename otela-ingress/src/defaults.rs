@@ -26,8 +26,10 @@ pub(crate) const BODY_STALL_MAX: Duration = Duration::from_secs(30);
 pub(crate) const BODY_ROOM_WITHIN: Duration = Duration::from_secs(10);
 /// What clients are told to wait when no replica is ready and nothing better is known.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// An error event has this long to leave before the connection is aborted.
-pub(crate) const LAST_WORDS_WITHIN: Duration = Duration::from_millis(50);
+/// An error event, and what is still on its way before it, has this long to leave before the connection is aborted.
+pub(crate) const LAST_WORDS_WITHIN: Duration = Duration::from_millis(500);
+/// A client that has closed its sending side, and to whom nothing was or could be written for this long, has gone.
+pub(crate) const HALF_CLOSED_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// When the time to finish requests is over, what is said of that has this long to leave.
 pub(crate) const CLOSING_WITHIN: Duration = Duration::from_millis(500);
 /// TCP keep-alive on client connections: first probe after this much silence.

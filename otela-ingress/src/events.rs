@@ -18,25 +18,61 @@ impl Tap {
         }
     }
 
-    /// Whether something may be put in here: at the start, or after the blank line that ends an event. After a lone
-    /// carriage return it is not known yet whether a line feed belongs to it.
+    /// Whether something may be put in here: at the start, or after the blank line that ends an event. A line feed
+    /// that might still follow two carriage returns would be one more blank line, which says nothing.
     pub(crate) fn between_events(&self) -> bool {
-        self.length == 0 || self.tail[1..] == *b"\n\n" || self.tail == *b"\n\r\n"
+        self.length == 0 || matches!(&self.tail[1..], b"\n\n" | b"\r\r") || self.tail == *b"\n\r\n"
     }
 }
 
-/// Whether the first bytes of a stream are a failure in the dress of a success.
-pub(crate) fn begins_with_error(first: &[u8]) -> bool {
-    first.split(|byte| *byte == b'\n').take(4).any(|line| {
-        let line = line.trim_ascii();
-        let data = line.strip_prefix(b"data:").map(<[u8]>::trim_ascii_start);
-        line == b"event: error" || line == b"event:error" || data.is_some_and(is_error_object)
-    })
+/// Looks for events that say that the answer has failed, in streams that began as a success.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// The head of the line that is being read.
+    line: Vec<u8>,
+    seen: bool,
 }
 
-fn is_error_object(data: &[u8]) -> bool {
-    let inside = data.strip_prefix(b"{").map(<[u8]>::trim_ascii_start).unwrap_or_default();
-    inside.starts_with(b"\"error\"") || inside.starts_with(b"\"object\":\"error\"")
+impl Failures {
+    /// As much of a line as is looked at: events that tell of a failure say so early.
+    const LINE_BYTES_MAX: usize = 256;
+
+    /// Whether any event so far tells of a failure.
+    pub(crate) fn seen(&self) -> bool {
+        self.seen
+    }
+
+    /// Takes note of bytes that are passed on, however they are cut.
+    pub(crate) fn note(&mut self, data: &[u8]) {
+        for piece in data.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let room = Self::LINE_BYTES_MAX.saturating_sub(self.line.len());
+            self.line.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") || piece.ends_with(b"\r") {
+                self.seen |= tells_of_failure(&self.line);
+                self.line.clear();
+            }
+        }
+    }
+}
+
+/// Quotes inside of a JSON string are escaped, so these can only be keys and values of the event itself.
+fn tells_of_failure(line: &[u8]) -> bool {
+    if let Some(name) = line.strip_prefix(b"event:") {
+        return matches!(name.trim_ascii(), b"error" | b"response.failed");
+    }
+    let Some(data) = line.strip_prefix(b"data:") else { return false };
+    const MARKS: [&[u8]; 5] = [
+        b"\"error\":{",
+        b"\"error\":\"",
+        b"\"object\":\"error\"",
+        b"\"type\":\"error\"",
+        b"\"type\":\"response.failed\"",
+    ];
+    if !data.windows(7).any(|part| part == b"\"error\"" || part == b".failed") {
+        return false;
+    }
+    let dense: Vec<u8> = data.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    MARKS.iter().any(|mark| dense.windows(mark.len()).any(|part| part == *mark))
 }
 
 /// The dialect in which a broken stream is told of.
@@ -97,6 +133,7 @@ mod tests {
             ("data: x\n", false),
             ("data: x\r\n", false),
             ("data: x\r\n\r", false),
+            ("data: x\r\r", true),
             ("data: x\n\n\n\n", true),
             (": comment\n\ndata: y", false),
         ] {
@@ -110,12 +147,27 @@ mod tests {
     }
 
     #[test]
-    fn p17_failures_in_the_first_event_are_seen() {
-        for bad in ["data: {\"error\":{}}\n\n", "data:{ \"error\": 1}\n\n", "event: error\ndata: {}\n\n"] {
-            assert!(begins_with_error(bad.as_bytes()), "{bad}");
-        }
-        for good in ["data: {\"id\":\"error\"}\n\n", "data: [DONE]\n\n", ": error\n\n", ""] {
-            assert!(!begins_with_error(good.as_bytes()), "{good}");
+    fn p17_failures_in_events_are_seen_however_they_are_written_and_cut() {
+        for (stream, failed) in [
+            ("data: {\"error\":{}}\n\n", true),
+            ("data:{ \"error\": \"x\"}\n\n", true),
+            ("event: error\ndata: {}\n\n", true),
+            ("event: response.created\ndata: {}\n\nevent: error\ndata: {}\n\n", true),
+            ("data: {\"object\": \"error\", \"message\": \"x\"}\n\n", true),
+            (": ping\n\ndata: {\"id\":1,\"error\":{\"code\":1}}\r\n\r\n", true),
+            ("data: {\"type\":\"response.failed\"}\n\n", true),
+            ("data: {\"id\":\"error\"}\n\n", false),
+            ("data: {\"error\":null}\n\n", false),
+            ("data: {\"content\":\"say \\\"error\\\":{ twice\"}\n\n", false),
+            ("data: [DONE]\n\n", false),
+            (": error\n\n", false),
+        ] {
+            for cut in 0..=stream.len() {
+                let mut failures = Failures::default();
+                failures.note(&stream.as_bytes()[..cut]);
+                failures.note(&stream.as_bytes()[cut..]);
+                assert_eq!(failures.seen(), failed, "{stream:?} cut at {cut}");
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     answer::{self, Answer},
     attempt::{self, Failure},
     balance::{Balancer, InFlight},
+    budget::Budget,
     candidate::{self, NoCandidate},
     client_io::Client,
     config::IngressConfig,
@@ -25,6 +26,7 @@ pub(crate) struct App {
     pub(crate) config: IngressConfig,
     pub(crate) metrics: IngressMetrics,
     pub(crate) tasks: Tasks,
+    pub(crate) budget: Budget,
     /// The time for finishing is over: clients are told so before they are cut off.
     pub(crate) closing: CancellationToken,
     /// Room for request bodies, in KiB.
@@ -61,28 +63,31 @@ pub(crate) enum ForwardError {
 
 /// Candidates, pick, attempt, answer; a failed attempt goes on with the next candidate as long as that is safe.
 pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<Answer>, ForwardError> {
-    let view = app.peer.view();
-    let mut candidates = candidate::of(&app.peer, &view, &request.model).map_err(ForwardError::NoCandidate)?;
+    let mut tried = Vec::new();
     let mut delivered = 0;
-    let mut attempts = 0;
     loop {
-        let replica = candidates.swap_remove(app.balancer.pick(&candidates));
+        // Looked up anew each time: what failed meanwhile, for whomever, is not tried.
+        let candidates = candidate::of(&app.peer, &request.model, &tried).map_err(ForwardError::NoCandidate)?;
+        let replica = Arc::clone(&candidates[app.balancer.pick(&candidates)]);
+        tried.push(replica.session());
         let in_flight = InFlight::start(Arc::clone(&app.balancer), replica);
-        attempts += 1;
         let failure = match attempt::attempt(app, &in_flight, request).await {
             Ok(begun) => return Ok(answer::answer(app, begun, in_flight, request)),
             Err(failure) => failure,
         };
-        delivered += u32::from(failure.delivered());
         let node = in_flight.replica().session().peer;
-        tracing::info!(request = %request.id, %node, attempt = attempts, reason = failure.reason(), "attempt failed");
-        app.metrics.attempt_failed(failure.reason());
-        let give_up = candidates.is_empty() || attempts > app.config.retries_max || delivered >= DELIVERED_MAX;
-        if give_up || !failure.may_go_elsewhere() {
+        let reason = failure.reason();
+        tracing::info!(request = %request.id, %node, attempt = tried.len(), reason, "attempt failed");
+        app.metrics.attempt_failed(reason);
+        delivered += u32::from(failure.delivered());
+        let may_go_on = failure.may_go_elsewhere()
+            && tried.len() <= app.config.retries_max as usize
+            && delivered < DELIVERED_MAX
+            && candidate::of(&app.peer, &request.model, &tried).is_ok()
+            && (!failure.delivered() || app.budget.withdraw());
+        if !may_go_on {
             return Err(ForwardError::Failed(failure));
         }
         app.metrics.retries.inc();
-        // Order must not depend on what was taken out before.
-        candidates.sort_by_key(|replica| replica.session());
     }
 }

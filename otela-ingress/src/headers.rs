@@ -4,7 +4,7 @@
 //! addresses and habits stay here, and whatever is not known to be needed does too. Towards clients: everything but
 //! what belongs to one hop.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header, uri::PathAndQuery};
 use otela_node::peer::{Path, hop};
 use otela_proto::PeerId;
 
@@ -44,6 +44,26 @@ pub(crate) fn to_node(client: &HeaderMap, request_id: &str) -> HeaderMap {
         headers.insert(REQUEST_ID, id);
     }
     headers
+}
+
+/// What a client may carry in a query that is nobody else's business.
+const SECRET_PARAMETERS: [&str; 7] = ["access_token", "api-key", "api_key", "apikey", "auth", "key", "token"];
+
+/// The path and query for a node: without credentials.
+pub(crate) fn path_to_node(path: &PathAndQuery) -> PathAndQuery {
+    let Some(query) = path.query() else { return path.clone() };
+    let is_secret = |parameter: &&str| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        SECRET_PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret))
+    };
+    if !query.split('&').any(|parameter| is_secret(&parameter)) {
+        return path.clone();
+    }
+    let kept: Vec<_> = query.split('&').filter(|parameter| !is_secret(parameter)).collect();
+    let path = path.path();
+    let text = if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) };
+    // Parts of what was a path and query are one.
+    text.parse().unwrap_or_else(|_| PathAndQuery::from_static("/"))
 }
 
 /// Turns the headers of a node's answer into the client's.
@@ -97,6 +117,18 @@ mod tests {
         assert_eq!(node["content-type"], "application/json");
         assert_eq!(node["x-request-id"], "r1");
         assert_eq!(node["traceparent"], "00-1-2-3");
+    }
+
+    #[test]
+    fn p24_credentials_leave_the_query_and_nothing_else_does() {
+        for (client, node) in [
+            ("/v1/x?api_key=canary", "/v1/x"),
+            ("/v1/x?a=%2F&API-KEY=canary&b", "/v1/x?a=%2F&b"),
+            ("/v1/x?a=api_key", "/v1/x?a=api_key"),
+            ("/v1/x", "/v1/x"),
+        ] {
+            assert_eq!(path_to_node(&client.parse().unwrap()).as_str(), node);
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod answer;
 mod api;
 mod attempt;
 mod balance;
+mod budget;
 mod candidate;
 mod client_io;
 mod config;

@@ -2,6 +2,7 @@
 
 use crate::{
     api,
+    budget::Budget,
     client_io::watched,
     config::IngressConfig,
     defaults::{CLOSING_WITHIN, HEAD_WITHIN, TCP_KEEP_ALIVE_AFTER},
@@ -77,6 +78,7 @@ impl Ingress {
             metrics: IngressMetrics::register(metrics),
             tasks: tasks.clone(),
             closing: closing.clone(),
+            budget: Budget::default(),
             body_room: Arc::new(Semaphore::new(config.bodies_bytes_max.div_ceil(1024))),
             config,
         });
@@ -157,6 +159,7 @@ async fn serve(tcp: TcpStream, router: Router, app: &App) {
         }
     };
     if let Err(error) = ended {
+        watcher.reset_if_old();
         tracing::debug!(%error, "client connection ended");
     }
 }

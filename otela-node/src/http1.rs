@@ -9,7 +9,7 @@ use crate::tasks::Tasks;
 use bytes::Bytes;
 use http::{Request, Response, request};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::{
     body::Incoming,
     client::conn::http1::{self, SendRequest},
@@ -19,7 +19,7 @@ use std::{
     error::Error,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -34,7 +34,7 @@ use tokio::{
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A request's body on its way out.
-type Upload = Either<Full<Bytes>, Incoming>;
+type Upload = Either<Slices, Incoming>;
 
 /// Opens the byte streams of one pool, all to the same place.
 pub trait Connect: Send + Sync + 'static {
@@ -43,6 +43,33 @@ pub trait Connect: Send + Sync + 'static {
 
     /// A new stream.
     fn connect(&self) -> impl Future<Output = Result<Self::Io, BoxError>> + Send;
+}
+
+/// A whole body in pieces: in one piece it would be copied as a whole into the connection's buffer, which keeps that
+/// size.
+#[derive(Debug, Clone)]
+struct Slices(Bytes);
+
+impl Slices {
+    const BYTES_MAX: usize = 64 * 1024;
+}
+
+impl Body for Slices {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let length = self.0.len().min(Self::BYTES_MAX);
+        Poll::Ready((length > 0).then(|| Ok(Frame::data(self.0.split_to(length)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.len() as u64)
+    }
 }
 
 /// How large a pool may grow, and how patient it is.
@@ -58,6 +85,9 @@ pub struct PoolLimits {
     pub connect_within: Duration,
     /// How long to wait for a place.
     pub queue_within: Duration,
+    /// Whether a request that a reused connection may have delivered is sent again when that connection died before
+    /// any byte of the answer. Right where the far side closes idle connections by itself.
+    pub resend_delivered: bool,
 }
 
 /// What the body of a request is.
@@ -113,7 +143,8 @@ pub struct Pool<C> {
 #[derive(Debug)]
 struct Shared {
     idle: Mutex<Vec<Idle>>,
-    idle_max: usize,
+    limits: PoolLimits,
+    tasks: Tasks,
 }
 
 #[derive(Debug)]
@@ -140,7 +171,7 @@ impl<C: Connect> Pool<C> {
     #[must_use]
     pub fn new(connector: C, limits: PoolLimits, tasks: Tasks) -> Self {
         Self {
-            shared: Arc::new(Shared { idle: Mutex::new(Vec::new()), idle_max: limits.idle_max }),
+            shared: Arc::new(Shared { idle: Mutex::default(), limits, tasks: tasks.clone() }),
             connector,
             limits,
             places: Arc::new(Semaphore::new(limits.in_use_max)),
@@ -194,7 +225,7 @@ impl<C: Connect> Pool<C> {
         bytes: Bytes,
         place: OwnedSemaphorePermit,
     ) -> Result<Response<PooledBody>, SendError> {
-        let request = || Request::from_parts(head.clone(), Either::Left(Full::new(bytes.clone())));
+        let request = || Request::from_parts(head.clone(), Either::Left(Slices(bytes.clone())));
         let Some(line) = self.reuse().await else {
             let line = self.open().await?;
             return self.exchange(line, request(), place).await.map_err(|lost| lost.0);
@@ -205,6 +236,9 @@ impl<C: Connect> Pool<C> {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
         };
+        if first.delivered() && !self.limits.resend_delivered {
+            return Err(first);
+        }
         let again = match self.open().await {
             Ok(line) => self.exchange(line, request(), place).await.map_err(|lost| lost.0),
             Err(error) => Err(error),
@@ -271,11 +305,29 @@ impl Shared {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, line: Line) {
+    fn put(self: &Arc<Self>, line: Line) {
         let mut idle = self.lock();
+        // The first one to rest starts the task that sees to it that none rests for ever.
+        if idle.is_empty() {
+            self.tasks.spawn(reap(Arc::downgrade(self)));
+        }
         idle.push(Idle { line, since: Instant::now() });
-        if idle.len() > self.idle_max {
+        if idle.len() > self.limits.idle_max {
             idle.remove(0);
+        }
+    }
+}
+
+/// Closes connections that rest for too long, until none is left.
+async fn reap(pool: Weak<Shared>) {
+    loop {
+        let Some(wait) = pool.upgrade().map(|shared| shared.limits.idle_for_max) else { return };
+        tokio::time::sleep(wait / 2).await;
+        let Some(shared) = pool.upgrade() else { return };
+        let mut idle = shared.lock();
+        idle.retain(|idle| idle.since.elapsed() < shared.limits.idle_for_max);
+        if idle.is_empty() {
+            return;
         }
     }
 }

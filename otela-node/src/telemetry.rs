@@ -10,6 +10,7 @@ use std::{
     io::IsTerminal,
     sync::{Arc, Mutex, PoisonError},
 };
+use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
@@ -22,22 +23,29 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends logs to stderr. `filter` is in the syntax of `tracing_subscriber::EnvFilter`, for example
+/// Logs that wait to be written; dropping it writes them, as far as stderr takes them.
+#[must_use]
+#[derive(Debug)]
+pub struct Logs(#[expect(dead_code, reason = "held for its drop")] WorkerGuard);
+
+/// Sends logs to stderr, from a thread of their own: when nobody reads stderr, lines are dropped and nothing else
+/// waits. `filter` is in the syntax of `tracing_subscriber::EnvFilter`, for example
 /// `info,otela_node=debug`. A second call in one process changes nothing.
 ///
 /// # Errors
 /// The filter cannot be parsed.
-pub fn init(filter: &str, format: LogFormat) -> Result<(), tracing_subscriber::filter::ParseError> {
+pub fn init(filter: &str, format: LogFormat) -> Result<Logs, tracing_subscriber::filter::ParseError> {
     let filter = filter.parse::<EnvFilter>()?;
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal());
     let _already_set = match format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
-    Ok(())
+    Ok(Logs(guard))
 }
 
 /// An error with its causes on one line, outermost first: `cannot listen on 1.2.3.4:80: permission denied`.

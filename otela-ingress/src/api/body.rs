@@ -1,7 +1,7 @@
 //! Reads a request's body: bounded, decoded, and with room reserved before a byte is held.
 //!
-//! Memory for bodies is bounded by `bodies_bytes_max` whatever clients do: each request takes room for its declared
-//! length, or for the most that it may become, and gives back what it did not need.
+//! Memory for bodies is bounded by `bodies_bytes_max` whatever clients do. Room is taken as bytes arrive, so that
+//! somebody who announces much and sends little takes little.
 
 use super::error::ApiError;
 use crate::{
@@ -22,6 +22,11 @@ use tokio::{
     time::timeout,
 };
 
+/// Room that every body starts with.
+const STEP_BYTES: usize = 64 * 1024;
+/// No useful text shrinks further than this; what would is a bomb, and waits for more room.
+const DECODED_RATIO_MAX: usize = 1_000;
+
 /// The whole body, decoded, and its room.
 pub(crate) async fn read(
     app: &App,
@@ -34,16 +39,27 @@ pub(crate) async fn read(
     if declared.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
-    let most = if codings.is_empty() { declared.unwrap_or(limit) } else { limit };
-    let mut room = reserve(app, most).await?;
-    let mut bytes = collect(body, declared.unwrap_or(0), limit).await?;
+    let mut room = reserve(app, STEP_BYTES.min(declared.unwrap_or(STEP_BYTES))).await?;
+    let mut bytes = collect(app, body, declared.unwrap_or(0), &mut room).await?;
     // Applied in the order of the header, so undone from its end.
     for coding in codings.into_iter().rev() {
+        // It may become as large as it is allowed to, for the moment of decoding.
+        let _extra = reserve(app, limit.min(bytes.len().saturating_mul(DECODED_RATIO_MAX))).await?;
         bytes = decode(coding, &bytes, limit).await?;
+        grow(app, &mut room, bytes.len()).await?;
     }
     let spare = room.num_permits().saturating_sub(kib(bytes.len()));
     drop(room.split(spare));
     Ok((bytes, room))
+}
+
+/// Makes `room` large enough for `bytes`.
+async fn grow(app: &App, room: &mut OwnedSemaphorePermit, bytes: usize) -> Result<(), ApiError> {
+    let missing = kib(bytes).saturating_sub(room.num_permits());
+    if missing > 0 {
+        room.merge(reserve(app, missing * 1024).await?);
+    }
+    Ok(())
 }
 
 async fn reserve(app: &App, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
@@ -59,8 +75,14 @@ fn kib(bytes: usize) -> usize {
     bytes.div_ceil(1024).max(1)
 }
 
-async fn collect(mut body: Body, declared: usize, limit: usize) -> Result<Bytes, ApiError> {
-    let mut held = BytesMut::with_capacity(declared);
+async fn collect(
+    app: &App,
+    mut body: Body,
+    declared: usize,
+    room: &mut OwnedSemaphorePermit,
+) -> Result<Bytes, ApiError> {
+    let limit = app.config.body_bytes_max;
+    let mut held = BytesMut::with_capacity(declared.min(STEP_BYTES));
     loop {
         let frame = timeout(BODY_STALL_MAX, body.frame()).await.map_err(|_| {
             let message = format!("No more of the request's body came for {BODY_STALL_MAX:?}.");
@@ -73,6 +95,12 @@ async fn collect(mut body: Body, declared: usize, limit: usize) -> Result<Bytes,
                 let Ok(data) = frame.into_data() else { continue };
                 if held.len() + data.len() > limit {
                     return Err(too_large(limit));
+                }
+                if held.len() + data.len() > room.num_permits() * 1024 {
+                    // Twice as much each time, so that large bodies are not moved about too often.
+                    let next = declared.max((held.len() + data.len()).saturating_mul(2)).min(limit);
+                    grow(app, room, next).await?;
+                    held.reserve(next - held.len());
                 }
                 held.extend_from_slice(&data);
             }
@@ -127,9 +155,17 @@ fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, ApiError> {
 async fn decode(coding: Coding, bytes: &Bytes, limit: usize) -> Result<Bytes, ApiError> {
     let encoded = &bytes[..];
     match coding {
-        Coding::Gzip => inflate(GzipDecoder::new(encoded), limit).await,
+        Coding::Gzip => {
+            let mut decoder = GzipDecoder::new(encoded);
+            decoder.multiple_members(true);
+            inflate(decoder, limit).await
+        }
         Coding::Deflate => inflate(ZlibDecoder::new(encoded), limit).await,
-        Coding::Zstd => inflate(ZstdDecoder::new(encoded), limit).await,
+        Coding::Zstd => {
+            let mut decoder = ZstdDecoder::new(encoded);
+            decoder.multiple_members(true);
+            inflate(decoder, limit).await
+        }
         Coding::Brotli => inflate(BrotliDecoder::new(encoded), limit).await,
     }
 }
@@ -165,6 +201,20 @@ mod tests {
         let both = encode(ZstdEncoder::new(&gzip[..])).await;
         let undone = decode(Coding::Zstd, &both, 1_000).await.unwrap();
         assert_eq!(decode(Coding::Gzip, &undone, 1_000).await.unwrap(), plain);
+    }
+
+    #[tokio::test]
+    async fn p06_members_are_all_decoded_and_garbage_behind_them_is_not() {
+        let (a, b) = (Bytes::from_static(b"{\"model\":"), Bytes::from_static(b"\"m\"}"));
+        for (coding, parts) in [
+            (Coding::Gzip, [encode(GzipEncoder::new(&a[..])).await, encode(GzipEncoder::new(&b[..])).await]),
+            (Coding::Zstd, [encode(ZstdEncoder::new(&a[..])).await, encode(ZstdEncoder::new(&b[..])).await]),
+        ] {
+            let both = parts.concat();
+            assert_eq!(decode(coding, &both.clone().into(), 1_000).await.unwrap(), "{\"model\":\"m\"}");
+            let garbage = [&both[..], b"garbage"].concat();
+            assert!(decode(coding, &garbage.into(), 1_000).await.is_err());
+        }
     }
 
     #[tokio::test]

@@ -137,6 +137,7 @@ impl IntoResponse for ApiError {
             "type": self.kind(),
             "param": self.param,
             "code": self.code,
+            "request_id": self.request_id,
         });
         let mut response = Response::new(Body::from(json!({"error": error}).to_string()));
         *response.status_mut() = self.status;

@@ -28,6 +28,7 @@ pub(super) async fn infer(
     let _waiting = client.request_begins(request.version());
     let id = request_id();
     let begun = Instant::now();
+    app.budget.deposit();
     let mut waiting_request = Unanswered::new(&app);
     let response = match read(&app, client, request, &id).await {
         Ok(inference) => {
@@ -66,7 +67,7 @@ async fn read(app: &App, client: Client, request: Request, id: &str) -> Result<I
     Ok(Inference {
         model: scan::model(&body)?,
         method: head.method,
-        path,
+        path: headers::path_to_node(&path),
         headers: headers::to_node(&head.headers, id),
         body,
         id: id.to_owned(),

@@ -11,7 +11,7 @@ use crate::{
 };
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::Service};
@@ -26,11 +26,17 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Sleep, sleep},
+};
 
 /// Bodies up to this size are held, so that they can be sent again over a fresh connection; larger ones stream.
 const HELD_BODY_BYTES_MAX: u64 = 1024 * 1024;
+/// What an engine sent before it broke off has this long to leave.
+const LAST_BYTES_WITHIN: Duration = Duration::from_millis(100);
 const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -113,10 +119,18 @@ impl Gate {
             head.headers.remove(header::CONTENT_LENGTH);
         }
         match engine.send(head, body).await {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                let mut response =
+                    self.refuse(StatusCode::BAD_GATEWAY, "engine_broke_off", "The engine changed protocols.");
+                response.headers_mut().remove(NOT_DELIVERED);
+                response
+            }
             Ok(mut response) => {
+                // Framing is ours: an engine of HTTP/1.0 ends its answers by closing, which looks like breaking off.
+                *response.version_mut() = Version::HTTP_11;
                 hop::strip(response.headers_mut());
                 response.headers_mut().remove(NOT_DELIVERED);
-                response.map(|body| ServedBody::Engine { body, _running: running })
+                response.map(|body| ServedBody::Engine { body, _running: running, broken: None })
             }
             Err(error) => self.engine_failed(&error),
         }
@@ -199,8 +213,9 @@ impl Drop for Running {
 /// The body of an answer to the mesh.
 #[derive(Debug)]
 pub(super) enum ServedBody {
-    /// The engine's, and the count of what is running.
-    Engine { body: PooledBody, _running: Running },
+    /// The engine's, and the count of what is running. Once it has broken off, the error waits a moment, so that what
+    /// came before it leaves before the substream is reset.
+    Engine { body: PooledBody, _running: Running, broken: Option<(Pin<Box<Sleep>>, hyper::Error)> },
     /// Ours.
     Own(Full<Bytes>),
 }
@@ -211,7 +226,18 @@ impl Body for ServedBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Engine { body, .. } => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Engine { body, broken, .. } => {
+                if broken.is_none() {
+                    match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+                        Some(Err(error)) => *broken = Some((Box::pin(sleep(LAST_BYTES_WITHIN)), error)),
+                        frame => return Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
+                    }
+                }
+                if let Some((moment, _)) = broken {
+                    std::task::ready!(moment.as_mut().poll(cx));
+                }
+                Poll::Ready(broken.take().map(|(_, error)| Err(error.into())))
+            }
             Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
         }
     }

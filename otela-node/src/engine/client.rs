@@ -51,6 +51,7 @@ impl Client {
             idle_for_max: IDLE_FOR,
             connect_within: CONNECT_WITHIN,
             queue_within: QUEUE_WITHIN,
+            resend_delivered: true,
         };
         let host = HeaderValue::from_str(&endpoint.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
         let key = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {key}")).ok()).map(|mut key| {

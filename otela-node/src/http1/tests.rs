@@ -33,6 +33,7 @@ fn limits() -> PoolLimits {
         idle_for_max: Duration::from_secs(60),
         connect_within: Duration::from_secs(5),
         queue_within: Duration::from_secs(5),
+        resend_delivered: true,
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-/// A dead path over TCP is noticed by pings only; two misses in a row close the connection.
-pub(super) const PING_EVERY: Duration = Duration::from_secs(15);
+/// A dead path over TCP is noticed by pings only: two misses in a row close the connection, after half a minute.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(10);
 /// Longer than any round trip worth serving over.
 pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
-/// Pings that may fail in a row before the connection is closed.
-pub(super) const PING_MISSES_MAX: u32 = 2;
+/// Failed pings in a row that are reported before the connection is closed. libp2p keeps the first one to itself, so
+/// this is the second.
+pub(super) const PING_MISSES_MAX: u32 = 1;
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of

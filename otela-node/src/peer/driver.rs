@@ -163,6 +163,9 @@ impl Driver {
             Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, waiter, now),
             Command::Disconnect(peer) => {
+                for connection in self.streams.all().iter().filter(|connection| connection.peer() == peer) {
+                    self.streams.give_up(&peer, connection.id());
+                }
                 // Not connected any more is as good.
                 let _ = self.swarm.disconnect_peer_id(peer);
             }
@@ -292,6 +295,7 @@ impl Driver {
                 if *misses >= PING_MISSES_MAX {
                     tracing::warn!(peer = %event.peer, %failure, "closing a connection that does not answer");
                     self.metrics.connections_closed_by_ping.inc();
+                    self.streams.give_up(&event.peer, event.connection);
                     self.swarm.close_connection(event.connection);
                 }
             }

@@ -6,12 +6,12 @@ use super::{
     gossip::Event,
     metrics::PeerMetrics,
     own::unix_ms,
-    streams::{Connection, OpenError},
+    streams::{Connection, EndingIo, OpenError},
 };
 use crate::tasks::Tasks;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt, future::join_all};
-use libp2p::{PeerId, Stream, StreamProtocol, core::upgrade::NegotiationError};
+use libp2p::{PeerId, StreamProtocol, core::upgrade::NegotiationError};
 use otela_proto::{
     entry::{Entry, EntryHash, hash},
     id::MeshName,
@@ -28,10 +28,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWrite},
     sync::{mpsc, oneshot},
 };
-use tokio_util::{
-    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
-    compat::FuturesAsyncReadCompatExt,
-};
+use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
 
 /// A broken stream on a standing connection is opened again after this pause.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
@@ -72,8 +69,8 @@ impl Reader {
     }
 
     /// Reads until the stream ends or breaks the protocol.
-    pub(super) async fn read(self, peer: PeerId, stream: Stream) {
-        let mut frames = FramedRead::new(stream.compat(), codec());
+    pub(super) async fn read(self, peer: PeerId, stream: EndingIo) {
+        let mut frames = FramedRead::new(stream, codec());
         while let Some(frame) = frames.next().await {
             let say = match frame.map(|bytes| Frame::decode(bytes.freeze())) {
                 Ok(Ok(Frame { say: Some(say) })) => say,
@@ -203,7 +200,7 @@ async fn write(
     protocol: StreamProtocol,
     mut queue: mpsc::Receiver<Outgoing>,
 ) -> Result<(), OpenError> {
-    let stream = connection.open(protocol).await?.compat();
+    let stream = connection.open(protocol).await?;
     let (mut reading, writing) = tokio::io::split(stream);
     let mut frames = FramedWrite::new(writing, codec());
     // The neighbour says nothing here; a read ends when the stream does, or when negotiation, which is lazy, fails.

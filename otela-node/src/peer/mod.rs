@@ -26,7 +26,7 @@ pub use config::PeerConfig;
 pub use driver::ListenError;
 pub use identity::{Identity, IdentityError};
 pub use own::Announcement;
-pub use streams::{Connection, Inbound, OpenError, Path};
+pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
@@ -251,8 +251,11 @@ impl Peer {
     ) -> Result<(Response<PooledBody>, Path), SendError> {
         let connection = self.connect(to).await?;
         let sent = self.inner.tunnel.send(&connection, head, body).await;
+        // One stream that broke on a connection that stands says nothing of the node: a prompt that breaks its
+        // engine must not take it out of rotation for others.
         if let Err(error) = &sent
             && !matches!(error, SendError::Busy)
+            && (!matches!(error, SendError::Broken { .. }) || !connection.is_open())
         {
             self.report_failure(to);
         }

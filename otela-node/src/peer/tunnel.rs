@@ -6,7 +6,7 @@
 
 use super::{
     defaults::{OPEN_WITHIN, TUNNEL_IDLE_FOR, TUNNEL_IDLE_MAX, TUNNEL_IN_USE_MAX, TUNNEL_QUEUE_WITHIN, TUNNEL_SPARE},
-    streams::{Connection, Inbound},
+    streams::{Connection, EndingIo, Inbound},
 };
 use crate::{
     http1::{BoxError, Connect, Pool, PoolLimits, PooledBody, RequestBody, SendError},
@@ -17,14 +17,13 @@ use http::{Request, Response, request};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1, service::Service};
 use hyper_util::rt::TokioIo;
-use libp2p::{PeerId, Stream, StreamProtocol, swarm::ConnectionId};
+use libp2p::{PeerId, StreamProtocol, swarm::ConnectionId};
 use std::{
     collections::HashMap,
     convert::Infallible,
     sync::{Arc, PoisonError, RwLock},
 };
 use tokio::sync::mpsc;
-use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt};
 
 /// Which peer a request came from; proven by its connection's handshake. In the extensions of each request that
 /// [`serve`] hands on.
@@ -39,10 +38,10 @@ struct Substreams {
 }
 
 impl Connect for Substreams {
-    type Io = Compat<Stream>;
+    type Io = EndingIo;
 
     async fn connect(&self) -> Result<Self::Io, BoxError> {
-        Ok(self.connection.open(self.protocol.clone()).await?.compat())
+        Ok(self.connection.open(self.protocol.clone()).await?)
     }
 }
 
@@ -94,6 +93,8 @@ impl Tunnel {
                 idle_for_max: TUNNEL_IDLE_FOR,
                 connect_within: OPEN_WITHIN,
                 queue_within: TUNNEL_QUEUE_WITHIN,
+                // Nodes do not close idle substreams: a request that arrived there has arrived.
+                resend_delivered: false,
             };
             let connector = Substreams { connection: Arc::clone(connection), protocol: self.protocol.clone() };
             Arc::new(Pool::new(connector, limits, self.tasks.clone()))
@@ -117,7 +118,7 @@ where
             request.extensions_mut().insert(Caller(peer));
             service.call(request)
         });
-        let io = TokioIo::new(stream.compat());
+        let io = TokioIo::new(stream);
         tasks.spawn(async move {
             let served = http1::Builder::new().serve_connection(io, with_caller).await;
             if let Err(error) = served {

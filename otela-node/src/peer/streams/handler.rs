@@ -1,6 +1,6 @@
 //! The half of the stream behaviour that lives in each connection's task.
 
-use super::{Inbound, OpenError};
+use super::{EndingIo, Inbound, OpenError};
 use futures::future::{Ready, ready};
 use libp2p::{
     PeerId, Stream, StreamProtocol,
@@ -17,6 +17,7 @@ use std::{
     task::{Context, Poll},
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// A request for a substream.
 #[derive(Debug)]
@@ -29,26 +30,30 @@ pub(super) struct Open {
 /// under way at once.
 #[derive(Debug)]
 pub(crate) struct Handler {
-    peer: PeerId,
     protocols: Arc<[StreamProtocol]>,
     requests: mpsc::Receiver<Open>,
-    inbound: mpsc::Sender<Inbound>,
-    refused: Counter,
+    accepting: Accepting,
+}
+
+/// What happens to the substreams that a remote opens.
+#[derive(Debug)]
+pub(super) struct Accepting {
+    pub(super) peer: PeerId,
+    pub(super) inbound: mpsc::Sender<Inbound>,
+    pub(super) refused: Counter,
+    pub(super) ended: CancellationToken,
 }
 
 impl Handler {
-    pub(super) fn new(
-        peer: PeerId,
-        protocols: Arc<[StreamProtocol]>,
-        requests: mpsc::Receiver<Open>,
-        inbound: mpsc::Sender<Inbound>,
-        refused: Counter,
-    ) -> Self {
-        Self { peer, protocols, requests, inbound, refused }
+    pub(super) fn new(protocols: Arc<[StreamProtocol]>, requests: mpsc::Receiver<Open>, accepting: Accepting) -> Self {
+        Self { protocols, requests, accepting }
     }
+}
 
+impl Accepting {
     fn accept(&self, stream: Stream, protocol: StreamProtocol) {
         let peer = self.peer;
+        let stream = EndingIo::new(stream, self.ended.clone());
         if self.inbound.try_send(Inbound { peer, protocol, stream }).is_err() {
             // Dropping resets the substream, so the remote learns at once.
             self.refused.inc();
@@ -98,7 +103,7 @@ impl ConnectionHandler for Handler {
     ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: (stream, name), .. }) => {
-                self.accept(stream, name);
+                self.accepting.accept(stream, name);
             }
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info: (_, reply) }) => {
                 // A caller that has gone drops the stream, which resets it.

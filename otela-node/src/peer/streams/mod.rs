@@ -4,11 +4,14 @@
 //! substream on one of them without going through the swarm's task. [`Behaviour`] keeps the table true. Inbound
 //! substreams go to one bounded queue; when it is full they are reset and counted.
 
+mod ending;
 mod handler;
 
-use handler::{Handler, Open};
+pub use ending::EndingIo;
+
+use handler::{Accepting, Handler, Open};
 use libp2p::{
-    Multiaddr, PeerId, Stream, StreamProtocol,
+    Multiaddr, PeerId, StreamProtocol,
     core::{ConnectedPoint, Endpoint, transport::PortUse},
     multiaddr::Protocol,
     swarm::{ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, ToSwarm},
@@ -22,6 +25,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 /// Inbound substreams that wait to be taken up.
 const INBOUND_QUEUE: usize = 4_096;
@@ -54,6 +58,8 @@ pub struct Connection {
     remote: Multiaddr,
     rtt_micros: std::sync::atomic::AtomicU64,
     opens: mpsc::Sender<Open>,
+    /// Cancelled when the connection has ended or is given up; see [`EndingIo`].
+    ended: CancellationToken,
 }
 
 /// Why no substream could be opened. Nothing was sent.
@@ -108,7 +114,7 @@ impl Connection {
     /// Whether it is open, as far as is known.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.opens.is_closed()
+        !self.opens.is_closed() && !self.ended.is_cancelled()
     }
 
     /// A new substream. With lazy negotiation a protocol that the remote does not speak may only show at the
@@ -116,10 +122,11 @@ impl Connection {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub async fn open(&self, protocol: StreamProtocol) -> Result<Stream, OpenError> {
+    pub async fn open(&self, protocol: StreamProtocol) -> Result<EndingIo, OpenError> {
         let (reply, stream) = oneshot::channel();
         self.opens.send(Open { protocol, reply }).await.map_err(|_| OpenError::Closed)?;
-        stream.await.map_err(|_| OpenError::Closed)?
+        let stream = stream.await.map_err(|_| OpenError::Closed)??;
+        Ok(EndingIo::new(stream, self.ended.clone()))
     }
 }
 
@@ -131,7 +138,7 @@ pub struct Inbound {
     /// What for.
     pub protocol: StreamProtocol,
     /// The stream.
-    pub stream: Stream,
+    pub stream: EndingIo,
 }
 
 type Table = HashMap<PeerId, Vec<Arc<Connection>>>;
@@ -168,6 +175,19 @@ impl Streams {
         }
     }
 
+    /// Takes a connection out of use at once and ends its streams: closing it may take for ever if nobody is there.
+    pub(super) fn give_up(&self, peer: &PeerId, id: ConnectionId) {
+        let mut table = self.write();
+        let Some(connections) = table.get_mut(peer) else { return };
+        for connection in connections.iter().filter(|connection| connection.id == id) {
+            connection.ended.cancel();
+        }
+        connections.retain(|connection| connection.id != id);
+        if connections.is_empty() {
+            table.remove(peer);
+        }
+    }
+
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -181,7 +201,7 @@ pub(super) struct Behaviour {
     inbound: mpsc::Sender<Inbound>,
     refused: Counter,
     /// Connections whose establishment a sibling behaviour may still deny: not in the table yet.
-    pending: HashMap<ConnectionId, mpsc::Sender<Open>>,
+    pending: HashMap<ConnectionId, (mpsc::Sender<Open>, CancellationToken)>,
 }
 
 impl Behaviour {
@@ -196,29 +216,25 @@ impl Behaviour {
 
     fn handler(&mut self, id: ConnectionId, peer: PeerId) -> Handler {
         let (opens, requests) = mpsc::channel(OPEN_QUEUE);
-        self.pending.insert(id, opens);
-        Handler::new(peer, Arc::clone(&self.protocols), requests, self.inbound.clone(), self.refused.clone())
+        let ended = CancellationToken::new();
+        self.pending.insert(id, (opens, ended.clone()));
+        let accept = Accepting { peer, inbound: self.inbound.clone(), refused: self.refused.clone(), ended };
+        Handler::new(Arc::clone(&self.protocols), requests, accept)
     }
 
     fn established(&mut self, id: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
-        let Some(opens) = self.pending.remove(&id) else { return };
+        let Some((opens, ended)) = self.pending.remove(&id) else { return };
         let path = if endpoint.is_relayed() { Path::Relayed } else { Path::Direct };
         let remote = endpoint.get_remote_address().clone();
         let quic = remote.iter().any(|part| matches!(part, Protocol::QuicV1));
         let carrier = if quic { Carrier::Quic } else { Carrier::Tcp };
         let rtt_micros = u64::MAX.into();
-        let connection = Connection { id, peer, path, carrier, remote, rtt_micros, opens };
+        let connection = Connection { id, peer, path, carrier, remote, rtt_micros, opens, ended };
         self.streams.write().entry(peer).or_default().push(Arc::new(connection));
     }
 
     fn closed(&mut self, id: ConnectionId, peer: &PeerId) {
-        let mut table = self.streams.write();
-        if let Some(connections) = table.get_mut(peer) {
-            connections.retain(|connection| connection.id != id);
-            if connections.is_empty() {
-                table.remove(peer);
-            }
-        }
+        self.streams.give_up(peer, id);
     }
 }
 
