@@ -69,6 +69,39 @@ async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine() {
 }
 
 #[tokio::test]
+async fn p11b_a_client_that_asked_for_100_continue_is_missed_too() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted("m").await;
+    let request = String::from_utf8(post_bytes("/v1/chat/completions", &scripted(vec![json!(["gone"])]))).unwrap();
+    let request = request.replacen("\r\nhost", "\r\nexpect: 100-continue\r\nhost", 1);
+    let mut client = raw(mesh.http, request.as_bytes()).await;
+    read_until(&mut client, "100 Continue").await;
+    log.nth("request", 1).await;
+    let left = now();
+    drop(client);
+    let gone = log.nth("gone", 1).await;
+    assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
+}
+
+#[tokio::test]
+async fn p12_a_client_of_http_1_0_cannot_take_a_part_for_the_whole() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("m").await;
+    let mut steps = stream_of(&[EVENT, "data: {\"half"]);
+    steps.extend([json!(["sleep", 0.1]), json!(["close"])]);
+    let request = String::from_utf8(post_bytes("/v1/chat/completions", &scripted(steps))).unwrap();
+    let mut client = raw(mesh.http, request.replacen("HTTP/1.1", "HTTP/1.0", 1).as_bytes()).await;
+    let (_, clean) = read_to_end(&mut client).await;
+    assert!(!clean, "the connection is reset");
+    // And an engine of HTTP/1.0, whose answers end with the connection, is framed anew.
+    let head = "HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    let steps = vec![json!(["send", format!("{head}{EVENT}")]), json!(["close"])];
+    let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
+    let text = read_until(&mut client, "\r\n0\r\n\r\n").await;
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains(EVENT), "{text}");
+}
+
+#[tokio::test]
 async fn p11c_a_client_that_only_stops_sending_gets_its_answer() {
     let mut mesh = Mesh::ingress(&[]).await;
     mesh.scripted("m").await;

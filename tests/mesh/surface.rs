@@ -32,9 +32,11 @@ async fn p01_model_ids_with_slashes_and_colons() {
 async fn p03_bodies_of_screenshots_pass_and_the_limit_is_told() {
     let mut mesh = Mesh::ingress(&["--body-mib-max", "40"]).await;
     let log = mesh.scripted("m").await;
+    let by_default = Mesh::ingress(&["--bootstrap", &mesh.bootstrap]).await;
+    by_default.serves("m", 1).await;
     for mib in [8, 31] {
-        let body = json!({"model": "m", "image": "A".repeat(mib << 20)});
-        assert_eq!(post(mesh.http, "/v1/chat/completions", &body).await.status, 200, "{mib} MiB");
+        let body = json!({"model": "m", "image": "A".repeat((mib << 20) + (1 << 19))});
+        assert_eq!(post(by_default.http, "/v1/chat/completions", &body).await.status, 200, "{mib} MiB");
     }
     let lengths: Vec<_> = log.events("request").iter().map(|event| event["length"].as_u64().unwrap() >> 20).collect();
     assert_eq!(lengths, [8, 31]);
@@ -348,4 +350,32 @@ async fn any_inference_route_is_carried_and_metrics_count_it() {
         (mesh.metric("otela_ingress_requests_total{end=\"complete\"}").await == 1.0).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn p03_clients_that_announce_much_and_send_little_lock_nobody_out() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &[]).await;
+    let head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        slow.push(raw(mesh.http, head).await);
+    }
+    let began = std::time::Instant::now();
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await;
+    assert_eq!(answer.status, 200);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn p19_client_errors_are_not_asked_for_elsewhere() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let logs = [mesh.scripted("m").await, mesh.scripted("m").await];
+    for n in 1..=20 {
+        let mut request = chat("m");
+        request["script"] = json!([["send", "HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}"]]);
+        assert_eq!(post(mesh.http, "/v1/chat/completions", &request).await.status, 400);
+        assert_eq!(logs.iter().map(|log| log.events("request").len()).sum::<usize>(), n);
+    }
+    assert_eq!(mesh.ready("m").await, 2, "and nobody is held to be at fault");
 }

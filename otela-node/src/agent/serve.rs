@@ -256,3 +256,6 @@ impl Body for ServedBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

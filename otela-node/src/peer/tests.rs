@@ -175,3 +175,23 @@ async fn sixty_four_requests_at_once_all_arrive() {
         assert_eq!(answer.unwrap(), "hello");
     }
 }
+
+#[tokio::test]
+async fn requests_end_with_their_connection_though_nobody_is_there_to_close_it() {
+    let ingress = tcp("lab", Role::Ingress, vec![]).await;
+    let mut node = tcp("lab", Role::Node, ingress.peer.addresses()).await;
+    let hangs = service_fn(async |_: Request<Incoming>| {
+        std::future::pending::<()>().await;
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    node.tasks.spawn(tunnel::serve(node.http.take().unwrap(), hangs, node.tasks.clone()));
+    until(&ingress.peer, "the node is seen", |view| view.node(&node.peer.id()).is_some()).await;
+    let id = node.peer.id();
+    let waits = ask(&ingress.peer, &id, "x");
+    let closes = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ingress.peer.inner.commands.send(driver::Command::Disconnect(id)).await.unwrap();
+    };
+    let (answer, ()) = timeout(SOON, async { tokio::join!(waits, closes) }).await.expect("it does not wait for ever");
+    assert!(answer.is_err_and(|error| error.delivered()));
+}

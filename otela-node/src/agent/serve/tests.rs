@@ -1,0 +1,73 @@
+//! The door, asked over HTTP as a peer would.
+
+use super::*;
+use crate::{
+    http1::{Connect, Pool, PoolLimits},
+    tasks::Tasks,
+};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::DuplexStream,
+    net::TcpListener,
+    sync::{Mutex, mpsc},
+};
+
+/// Hands out the near ends of pipes whose far ends are served.
+struct Pipes(Mutex<mpsc::Receiver<DuplexStream>>);
+
+impl Connect for Pipes {
+    type Io = DuplexStream;
+
+    async fn connect(&self) -> Result<DuplexStream, BoxError> {
+        self.0.lock().await.recv().await.ok_or_else(|| "no more pipes".into())
+    }
+}
+
+/// The status and code with which `gate` answers a POST to `path`, and whether it says that no engine had it.
+async fn ask(gate: &Gate, path: &str) -> (u16, String, bool) {
+    let (near, far) = tokio::io::duplex(4096);
+    let (pipes, waiting) = mpsc::channel(1);
+    pipes.send(near).await.unwrap();
+    let tasks = Tasks::new();
+    let served = http1::Builder::new().serve_connection(TokioIo::new(far), gate.clone());
+    tasks.spawn(async move {
+        let _ = served.await;
+    });
+    let wait = Duration::from_secs(20);
+    let limits = PoolLimits {
+        in_use_max: 1,
+        idle_max: 1,
+        idle_for_max: wait,
+        connect_within: wait,
+        queue_within: wait,
+        resend_delivered: false,
+    };
+    let pool = Pool::new(Pipes(Mutex::new(waiting)), limits, tasks);
+    let head = Request::post(path).header("host", "x").body(()).unwrap().into_parts().0;
+    let response = pool.send(head, RequestBody::Whole(Bytes::from_static(b"{}"))).await.unwrap();
+    let (status, free) = (response.status().as_u16(), response.headers().contains_key(NOT_DELIVERED));
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    (status, error["error"]["code"].as_str().unwrap_or_default().to_owned(), free)
+}
+
+#[tokio::test]
+async fn p25_the_node_itself_lets_nothing_but_inference_through() {
+    let gate = Gate::new(&Metrics::new());
+    for path in ["/sleep", "/v1/load_lora_adapter", "/metrics", "/v1/../sleep", "//sleep", "/v1/models"] {
+        assert_eq!(ask(&gate, path).await, (404, "unknown_url".into(), true), "{path}");
+    }
+    assert_eq!(ask(&gate, "/v1/completions").await, (503, "not_ready".into(), true));
+}
+
+#[tokio::test]
+async fn an_engine_that_is_gone_has_not_had_the_request() {
+    let gate = Gate::new(&Metrics::new());
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    gate.open(Client::new(nobody, None, Tasks::new()));
+    assert_eq!(ask(&gate, "/v1/completions").await, (503, "engine_unreachable".into(), true));
+    gate.close();
+    assert_eq!(ask(&gate, "/v1/completions").await, (503, "not_ready".into(), true));
+    gate.idle().await;
+}
