@@ -5,36 +5,27 @@
 //! fresh one, which closes the race with the far side's idle time-out. Dropping a request or its answer before
 //! the end closes the connection at once: that is how cancellation travels.
 
+mod body;
+mod lines;
+
+pub use body::PooledBody;
+
 use crate::tasks::Tasks;
+use body::Slices;
 use bytes::Bytes;
 use http::{Request, Response, request};
-use http_body::{Body, Frame, SizeHint};
 use http_body_util::Either;
-use hyper::{
-    body::Incoming,
-    client::conn::http1::{self, SendRequest},
-};
+use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
-use std::{
-    error::Error,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
-    task::{Context, Poll},
-    time::Duration,
-};
+use lines::{Lease, Line, Lines, Upload};
+use std::{error::Error, future::Future, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore},
-    task::AbortHandle,
-    time::Instant,
 };
 
 /// An error of whatever kind a stream has.
 pub type BoxError = Box<dyn Error + Send + Sync>;
-
-/// A request's body on its way out.
-type Upload = Either<Slices, Incoming>;
 
 /// Opens the byte streams of one pool, all to the same place.
 pub trait Connect: Send + Sync + 'static {
@@ -43,33 +34,6 @@ pub trait Connect: Send + Sync + 'static {
 
     /// A new stream.
     fn connect(&self) -> impl Future<Output = Result<Self::Io, BoxError>> + Send;
-}
-
-/// A whole body in pieces: in one piece it would be copied as a whole into the connection's buffer, which keeps that
-/// size.
-#[derive(Debug, Clone)]
-struct Slices(Bytes);
-
-impl Slices {
-    const BYTES_MAX: usize = 64 * 1024;
-}
-
-impl Body for Slices {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let length = self.0.len().min(Self::BYTES_MAX);
-        Poll::Ready((length > 0).then(|| Ok(Frame::data(self.0.split_to(length)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.len() as u64)
-    }
 }
 
 /// How large a pool may grow, and how patient it is.
@@ -133,37 +97,11 @@ impl SendError {
 /// Connections to one place.
 #[derive(Debug)]
 pub struct Pool<C> {
-    shared: Arc<Shared>,
+    lines: Arc<Lines>,
     connector: C,
     limits: PoolLimits,
     places: Arc<Semaphore>,
     tasks: Tasks,
-}
-
-#[derive(Debug)]
-struct Shared {
-    idle: Mutex<Vec<Idle>>,
-    limits: PoolLimits,
-    tasks: Tasks,
-}
-
-#[derive(Debug)]
-struct Idle {
-    line: Line,
-    since: Instant,
-}
-
-/// One connection: dropping it closes the connection at once.
-#[derive(Debug)]
-struct Line {
-    sender: SendRequest<Upload>,
-    driver: AbortHandle,
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 impl<C: Connect> Pool<C> {
@@ -171,7 +109,7 @@ impl<C: Connect> Pool<C> {
     #[must_use]
     pub fn new(connector: C, limits: PoolLimits, tasks: Tasks) -> Self {
         Self {
-            shared: Arc::new(Shared { idle: Mutex::default(), limits, tasks: tasks.clone() }),
+            lines: Arc::new(Lines::new(limits, tasks.clone())),
             connector,
             limits,
             places: Arc::new(Semaphore::new(limits.in_use_max)),
@@ -204,7 +142,7 @@ impl<C: Connect> Pool<C> {
     /// Idle connections now.
     #[must_use]
     pub fn idle(&self) -> usize {
-        self.shared.lock().len()
+        self.lines.idle()
     }
 
     /// Opens connections until `spare` are idle, so that the next requests find them open.
@@ -212,9 +150,9 @@ impl<C: Connect> Pool<C> {
     /// # Errors
     /// [`SendError`] if one cannot be opened.
     pub async fn warm(&self, spare: usize) -> Result<(), SendError> {
-        while self.shared.lock().len() < spare.min(self.limits.idle_max) {
+        while self.lines.idle() < spare.min(self.limits.idle_max) {
             let line = self.open().await?;
-            self.shared.put(line);
+            self.lines.put(line);
         }
         Ok(())
     }
@@ -226,7 +164,7 @@ impl<C: Connect> Pool<C> {
         place: OwnedSemaphorePermit,
     ) -> Result<Response<PooledBody>, SendError> {
         let request = || Request::from_parts(head.clone(), Either::Left(Slices(bytes.clone())));
-        let Some(line) = self.reuse().await else {
+        let Some(line) = self.lines.reuse().await else {
             let line = self.open().await?;
             return self.exchange(line, request(), place).await.map_err(|lost| lost.0);
         };
@@ -254,27 +192,12 @@ impl<C: Connect> Pool<C> {
     ) -> Result<Response<PooledBody>, Lost> {
         match line.sender.try_send_request(request).await {
             Ok(response) => {
-                let lease = Lease { line, shared: Arc::clone(&self.shared), _place: place };
+                let lease = Lease::new(line, Arc::clone(&self.lines), place);
                 Ok(response.map(|incoming| PooledBody::new(incoming, lease)))
             }
             Err(mut failed) => {
                 let delivered = failed.take_message().is_none();
                 Err(Lost(SendError::Broken { delivered, source: failed.into_error() }, place))
-            }
-        }
-    }
-
-    /// The connection that was used last, if it is still good.
-    async fn reuse(&self) -> Option<Line> {
-        loop {
-            let Idle { mut line, since } = self.shared.lock().pop()?;
-            if since.elapsed() > self.limits.idle_for_max || line.sender.is_closed() {
-                continue;
-            }
-            // The answer's end may have overtaken the connection's own bookkeeping by a moment.
-            let settled = tokio::time::timeout(Duration::from_millis(10), line.sender.ready());
-            if matches!(settled.await, Ok(Ok(()))) {
-                return Some(line);
             }
         }
     }
@@ -293,115 +216,12 @@ impl<C: Connect> Pool<C> {
                 tracing::trace!(%error, "pooled connection ended");
             }
         });
-        Ok(Line { sender, driver: driver.abort_handle() })
+        Ok(Line::new(sender, driver.abort_handle()))
     }
 }
 
 /// A failed exchange, and the place in the pool that it held.
 struct Lost(SendError, OwnedSemaphorePermit);
-
-impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(self: &Arc<Self>, line: Line) {
-        let mut idle = self.lock();
-        // The first one to rest starts the task that sees to it that none rests for ever.
-        if idle.is_empty() {
-            self.tasks.spawn(reap(Arc::downgrade(self)));
-        }
-        idle.push(Idle { line, since: Instant::now() });
-        if idle.len() > self.limits.idle_max {
-            idle.remove(0);
-        }
-    }
-}
-
-/// Closes connections that rest for too long, until none is left.
-async fn reap(pool: Weak<Shared>) {
-    loop {
-        let Some(wait) = pool.upgrade().map(|shared| shared.limits.idle_for_max) else { return };
-        tokio::time::sleep(wait / 2).await;
-        let Some(shared) = pool.upgrade() else { return };
-        let mut idle = shared.lock();
-        idle.retain(|idle| idle.since.elapsed() < shared.limits.idle_for_max);
-        if idle.is_empty() {
-            return;
-        }
-    }
-}
-
-/// A connection in use, and the place it takes.
-#[derive(Debug)]
-struct Lease {
-    line: Line,
-    shared: Arc<Shared>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Lease {
-    fn give_back(self) {
-        if !self.line.sender.is_closed() {
-            self.shared.put(self.line);
-        }
-    }
-}
-
-/// The body of an answer. At its end the connection goes back to the pool; dropped before, it is closed.
-#[derive(Debug)]
-pub struct PooledBody {
-    incoming: Incoming,
-    lease: Option<Lease>,
-}
-
-impl PooledBody {
-    fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut body = Self { incoming, lease: Some(lease) };
-        body.settle();
-        body
-    }
-
-    /// Gives the connection back once nothing more can come.
-    fn settle(&mut self) {
-        if self.incoming.is_end_stream()
-            && let Some(lease) = self.lease.take()
-        {
-            lease.give_back();
-        }
-    }
-}
-
-impl Body for PooledBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
-        match &polled {
-            Poll::Ready(None) => {
-                if let Some(lease) = self.lease.take() {
-                    lease.give_back();
-                }
-            }
-            Poll::Ready(Some(Ok(_))) => self.settle(),
-            Poll::Ready(Some(Err(_))) => self.lease = None,
-            Poll::Pending => {}
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
-    }
-}
 
 #[cfg(test)]
 mod tests;
