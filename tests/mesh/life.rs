@@ -279,7 +279,7 @@ async fn clients_are_told_when_the_time_to_finish_is_over() {
     read_until(&mut stream, "data: ").await;
     let plain = json!({"model": "slow", "script": [["gone"]]});
     let stop = async {
-        eventually("both run", async || (mesh.metric("otela_ingress_in_flight").await == 1.0).then_some(())).await;
+        eventually("both run", async || (mesh.metric("otela_ingress_in_flight").await == 2.0).then_some(())).await;
         mesh.ingress.signal("-TERM");
     };
     let (answer, ()) = tokio::join!(post(mesh.http, "/v1/completions", &plain), stop);
