@@ -5,7 +5,7 @@
 //! session of its own.
 
 use super::{control::Exit, tree};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::{
     collections::BTreeSet,
     io,
@@ -59,10 +59,11 @@ pub(super) fn sweep(guard: i32, engine: i32) -> Sweep {
     let guards = guards();
     let all = tree::processes();
     let me = getpid().as_raw_nonzero().get();
-    let own_session = getsid(None).map_or(0, |session| session.as_raw_nonzero().get());
+    // From the same reading, not from `getsid`: in a container whose session began outside it is 0, no process id.
+    let own_session = all.iter().find(|entry| entry.pid == me).map(|entry| entry.session);
     let mut sweep = Sweep::default();
     let mut targets = BTreeSet::new();
-    for adopted in all.iter().filter(|e| e.parent == me && e.session != own_session && !guards.contains(&e.pid)) {
+    for adopted in all.iter().filter(|e| e.parent == me && Some(e.session) != own_session && !guards.contains(&e.pid)) {
         if !adopted.zombie {
             targets.insert(adopted.pid);
         }
@@ -74,7 +75,7 @@ pub(super) fn sweep(guard: i32, engine: i32) -> Sweep {
         tree::send(*pid, Signal::KILL);
     }
     sweep.killed = targets.len();
-    for adopted in all.iter().filter(|e| e.parent == me && e.session != own_session && !guards.contains(&e.pid)) {
+    for adopted in all.iter().filter(|e| e.parent == me && Some(e.session) != own_session && !guards.contains(&e.pid)) {
         if let Ok(Some((_, status))) = waitpid(Pid::from_raw(adopted.pid), WaitOptions::NOHANG)
             && adopted.pid == engine
         {

@@ -39,6 +39,7 @@ trials! {
         p49_an_agent_that_drops_its_engine_leaves_nothing
         p49_tasks_shut_down_only_after_the_engine
         p49_a_guard_killed_leaves_nothing_and_harms_no_other_engine
+        p49_a_guard_killed_in_a_session_from_outside_the_container
         p49_agent_and_guard_killed_together_end_the_engine
         p49_a_middle_process_killed_hides_nobody
         p49_an_exit_is_known_at_once_and_strays_are_ended

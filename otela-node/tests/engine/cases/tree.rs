@@ -108,6 +108,27 @@ pub(crate) async fn p49_a_guard_killed_leaves_nothing_and_harms_no_other_engine(
     agent.wait().expect("ours");
 }
 
+/// `docker exec`, `kubectl exec`, `srun` into a container: the session's leader is outside, and its id reads as 0.
+pub(crate) async fn p49_a_guard_killed_in_a_session_from_outside_the_container() {
+    let container = || {
+        let mut command = tokio::process::Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command
+    };
+    if !container().arg("true").status().await.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this machine allows no user and pid namespaces (unshare)");
+        return;
+    }
+    let output = container()
+        .arg(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "p49_a_guard_killed_leaves_nothing_and_harms_no_other_engine"])
+        .output()
+        .await
+        .expect("unshare of util-linux runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+}
+
 /// `killall -9 otela`: nobody is left to look for the engine's children, but itself it dies.
 pub(crate) async fn p49_agent_and_guard_killed_together_end_the_engine() {
     let mut marker = Marker::new();
