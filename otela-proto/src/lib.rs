@@ -5,8 +5,10 @@
 //! epoch, chance as a seeded generator; whatever has to be sent leaves as a return value. The same code
 //! therefore runs in production and in simulation.
 //!
-//! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`registry`], [`gossip`].
+//! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`accusation`], [`registry`], [`gossip`].
 
+pub mod accusation;
+pub mod clock;
 pub mod engine_path;
 pub mod entry;
 pub mod gossip;
@@ -14,6 +16,7 @@ pub mod id;
 pub mod lifecycle;
 pub mod payload;
 pub mod registry;
+mod sign;
 pub mod wire;
 
 pub use libp2p_identity::{Keypair, PeerId};

@@ -20,13 +20,13 @@ pub fn http_protocol(mesh: &MeshName) -> String {
     format!("/otela/{mesh}/http/1")
 }
 
-/// An owner's statement about itself and the owner's signature over it.
+/// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct SignedEntry {
-    /// An encoded [`EntryBody`].
+pub struct Signed {
+    /// An encoded [`EntryBody`] or [`AccusationBody`].
     #[prost(bytes = "vec", tag = "1")]
     pub body: Vec<u8>,
-    /// Ed25519 over the domain string, the mesh name and `body`.
+    /// Ed25519 over the domain string, the mesh name and `body`, with a NUL after each of the first two.
     #[prost(bytes = "vec", tag = "2")]
     pub signature: Vec<u8>,
 }
@@ -60,11 +60,40 @@ pub struct EntryBody {
     pub payload: Vec<u8>,
 }
 
+/// What an accuser signs.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct AccusationBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// The accuser's peer id (binary form), which holds its public key.
+    #[prost(bytes = "vec", tag = "2")]
+    pub accuser: Vec<u8>,
+    /// The subject's peer id (binary form).
+    #[prost(bytes = "vec", tag = "3")]
+    pub subject: Vec<u8>,
+    /// The subject's epoch.
+    #[prost(uint64, tag = "4")]
+    pub epoch: u64,
+    /// The subject's version that is accused; any later one refutes.
+    #[prost(uint64, tag = "5")]
+    pub version: u64,
+    /// Number of the [`Verdict`](crate::accusation::Verdict).
+    #[prost(uint32, tag = "6")]
+    pub verdict: u32,
+    /// The accuser's wall clock, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "7")]
+    pub issued_at_ms: u64,
+    /// Seconds after which the accusation is void.
+    #[prost(uint64, tag = "8")]
+    pub ttl_s: u64,
+}
+
 /// One message of RG/1.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Frame {
     /// What it says; absent when a newer version says something that this one does not know.
-    #[prost(oneof = "Say", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Say", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub say: Option<Say>,
 }
 
@@ -86,20 +115,76 @@ pub enum Say {
     /// "Send me these."
     #[prost(message, tag = "5")]
     Want(Want),
+    /// "Are you there?"
+    #[prost(message, tag = "6")]
+    Probe(Probe),
+    /// "I am here."
+    #[prost(message, tag = "7")]
+    Answer(Answer),
+    /// "This one does not answer me: does it answer you?"
+    #[prost(message, tag = "8")]
+    Ask(Ask),
+    /// "It does", or "it does not".
+    #[prost(message, tag = "9")]
+    Report(Report),
 }
 
-/// Signed entries as their owners made them.
+/// Signed entries and accusations as their signers made them.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entries {
-    /// Encoded [`SignedEntry`] each.
+    /// Encoded [`Signed`] entries.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub signed: Vec<Vec<u8>>,
+    /// Encoded [`Signed`] accusations; they are to be read after the entries, which they may be about.
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    pub accusations: Vec<Vec<u8>>,
+}
+
+/// A probe of one peer by another.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Probe {
+    /// Chosen by the sender; the answer repeats it.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+}
+
+/// The answer to a [`Probe`].
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Answer {
+    /// The probe's.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// The answering peer's wall clock, in milliseconds since the Unix epoch. For the measurement of skew only.
+    #[prost(uint64, tag = "2")]
+    pub wall_ms: u64,
+}
+
+/// A wish that another peer probes a third one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Ask {
+    /// Chosen by the sender; the report repeats it.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// The subject's peer id (binary form).
+    #[prost(bytes = "vec", tag = "2")]
+    pub subject: Vec<u8>,
+}
+
+/// The answer to an [`Ask`].
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Report {
+    /// The question's.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// Whether the subject has answered.
+    #[prost(bool, tag = "2")]
+    pub alive: bool,
 }
 
 /// A registry in 16 bytes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Root {
-    /// XOR of the hashes of all entries.
+    /// XOR of the hashes of all entries and accusations.
     #[prost(bytes = "vec", tag = "1")]
     pub hash: Vec<u8>,
     /// How many entries.
@@ -110,7 +195,7 @@ pub struct Root {
 /// The roots of the sixteen buckets, by the upper four bits of an owner's place.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Buckets {
-    /// XOR of the hashes in each bucket.
+    /// XOR of the hashes of entries and accusations in each bucket, by the subject's place.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub hashes: Vec<Vec<u8>>,
 }
@@ -130,7 +215,7 @@ pub struct Digest {
     /// Version times four, plus the lifecycle's number, of each owner's entry.
     #[prost(uint64, repeated, tag = "4")]
     pub versions: Vec<u64>,
-    /// First four bytes of each entry's hash.
+    /// First four bytes of the XOR of the hashes of each entry and of the accusations against its owner.
     #[prost(fixed32, repeated, tag = "5")]
     pub hashes: Vec<u32>,
 }

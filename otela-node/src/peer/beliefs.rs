@@ -33,7 +33,7 @@ impl Beliefs {
     /// The owner has said something new. Gone was a guess: from now on it counts as alive again, until we find out
     /// otherwise ourselves.
     pub(super) fn heard_of(&mut self, owner: &PeerId) {
-        if let Some(Belief::Gone(_)) = self.of.get(owner) {
+        if let Some(Belief::Evicted(_)) = self.of.get(owner) {
             self.of.remove(owner);
         }
     }
@@ -50,7 +50,7 @@ impl Beliefs {
             if is_connected(peer) {
                 self.of.remove(peer);
             } else {
-                self.of.insert(*peer, Belief::Gone(now));
+                self.of.insert(*peer, Belief::Evicted(now));
             }
         }
         aged
@@ -65,7 +65,7 @@ impl Beliefs {
 fn next(belief: &Belief, is_connected: bool) -> Option<Duration> {
     match belief {
         Belief::Unreachable(since) => Some(*since + if is_connected { FAILED_FOR } else { GONE_AFTER }),
-        Belief::Alive | Belief::Gone(_) => None,
+        Belief::Alive | Belief::Suspect(_) | Belief::Evicted(_) => None,
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
         beliefs.unreachable(peer, NOW);
         assert_eq!(beliefs.next_change(|_| false), Some(NOW + GONE_AFTER));
         assert_eq!(beliefs.age(NOW + GONE_AFTER, |_| false), [peer]);
-        assert_eq!(beliefs.all()[&peer], Belief::Gone(NOW + GONE_AFTER));
+        assert_eq!(beliefs.all()[&peer], Belief::Evicted(NOW + GONE_AFTER));
         assert!(!beliefs.unreachable(peer, NOW + GONE_AFTER), "a failed dial does not bring it back");
         assert_eq!(beliefs.next_change(|_| false), None);
         beliefs.heard_of(&peer);

@@ -375,7 +375,7 @@ impl Driver {
             return;
         }
         self.view_stale = false;
-        let view = View::build(self.core.registry(), self.beliefs.all(), now, old.generation + 1);
+        let view = View::build(self.core.registry(), self.beliefs.all(), now, TTL, old.generation + 1);
         self.metrics.entries.set(i64::try_from(self.core.registry().len()).unwrap_or(i64::MAX));
         let generation = view.generation;
         self.published.view.store(Arc::new(view));

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures::{SinkExt, StreamExt, future::join_all};
 use libp2p::{PeerId, StreamProtocol, core::upgrade::NegotiationError};
 use otela_proto::{
-    entry::{Entry, EntryHash, hash},
+    entry::{Entry, SignedHash},
     id::MeshName,
     wire::{FRAME_BYTES_MAX, Frame, Say},
 };
@@ -35,15 +35,15 @@ const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// The hashes of entries that were verified not long ago: two generations, so that it is bounded and cheap.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<[HashSet<EntryHash>; 2]>);
+pub(super) struct Seen(Mutex<[HashSet<SignedHash>; 2]>);
 
 impl Seen {
-    fn contains(&self, hash: &EntryHash) -> bool {
+    fn contains(&self, hash: &SignedHash) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         generations.iter().any(|seen| seen.contains(hash))
     }
 
-    fn insert(&self, hash: EntryHash) {
+    fn insert(&self, hash: SignedHash) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if generations[0].len() >= SEEN_MAX / 2 {
             let [young, old] = &mut *generations;
@@ -100,7 +100,7 @@ impl Reader {
         let now_ms = unix_ms();
         let mut entries = Vec::new();
         for bytes in signed {
-            let hash = hash(bytes);
+            let hash = SignedHash::of(bytes);
             if self.seen.contains(&hash) {
                 continue;
             }

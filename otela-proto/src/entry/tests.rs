@@ -1,5 +1,5 @@
 use super::*;
-use crate::wire::{EntryBody, SignedEntry};
+use crate::wire::{EntryBody, Signed};
 
 const NOW_MS: u64 = 1_800_000_000_000;
 
@@ -38,12 +38,12 @@ fn p28_every_flipped_bit_is_refused() {
 fn p28_nobody_speaks_for_another() {
     let (mallory, victim) = (Keypair::generate_ed25519(), Keypair::generate_ed25519());
     let own = Entry::sign(&mallory, &mesh(), draft(3)).unwrap();
-    let message = SignedEntry::decode(&own.signed()[..]).unwrap();
+    let message = Signed::decode(&own.signed()[..]).unwrap();
     let mut body = EntryBody::decode(&message.body[..]).unwrap();
     body.owner = victim.public().to_peer_id().to_bytes();
     let body = body.encode_to_vec();
-    let signature = mallory.sign(&transcript(&mesh(), &body)).unwrap();
-    let forged = SignedEntry { body, signature }.encode_to_vec();
+    let signature = DOMAIN.sign(&mallory, &mesh(), &body).unwrap();
+    let forged = Signed { body, signature }.encode_to_vec();
     assert_eq!(Entry::open(&forged, &mesh(), NOW_MS).unwrap_err(), Refusal::BadSignature);
 }
 
@@ -78,14 +78,14 @@ fn p28_size_is_bounded_for_the_writer_and_for_the_reader() {
 fn fields_of_a_newer_version_survive_with_their_signature() {
     let key = Keypair::generate_ed25519();
     let entry = Entry::sign(&key, &mesh(), draft(3)).unwrap();
-    let message = SignedEntry::decode(&entry.signed()[..]).unwrap();
+    let message = Signed::decode(&entry.signed()[..]).unwrap();
     let mut body = EntryBody::decode(&message.body[..]).unwrap();
     // Field 200, a string that this version has never heard of.
     body.payload.extend_from_slice(&[0xc2, 0x0c, 3, b'n', b'e', b'w']);
     body.schema = 9;
     let body = body.encode_to_vec();
-    let signature = key.sign(&transcript(&mesh(), &body)).unwrap();
-    let newer = SignedEntry { body, signature }.encode_to_vec();
+    let signature = DOMAIN.sign(&key, &mesh(), &body).unwrap();
+    let newer = Signed { body, signature }.encode_to_vec();
     let opened = Entry::open(&newer, &mesh(), NOW_MS).unwrap();
     assert_eq!(opened.payload().software, "0.1.0");
     assert_eq!(&opened.signed()[..], &newer[..]);

@@ -1,7 +1,7 @@
 //! Digests: what two replicas need to tell each other to find where they differ.
 
 use crate::{
-    entry::{Entry, EntryHash, Rank},
+    entry::{Rank, SignedHash},
     id::{Epoch, Place},
     lifecycle::Lifecycle,
     registry::{BUCKETS, Registry, bucket_of},
@@ -21,7 +21,7 @@ pub(super) struct Difference {
     pub(super) ours_to_learn: Vec<Place>,
 }
 
-/// An entry's place in the order, as far as a digest tells it.
+/// An owner's rank, and the head of its mark, as a digest tells them.
 type Position = (Rank, u32);
 
 pub(super) fn buckets(registry: &Registry) -> Say {
@@ -40,30 +40,37 @@ pub(super) fn unlike_buckets(registry: &Registry, theirs: &Buckets) -> Option<u3
 /// What we have in the buckets of `mask`.
 pub(super) fn digest(registry: &Registry, mask: u32) -> Say {
     let mut digest = Digest { buckets: mask, ..Digest::default() };
-    for (place, entry) in registry.entries_in(mask) {
+    for (place, entry, mark) in registry.entries_in(mask) {
         let rank = entry.rank();
         digest.places.push(place.0);
         digest.epochs.push(rank.epoch.0);
         digest.versions.push(rank.version << LIFECYCLE_BITS | u64::from(rank.lifecycle.number()));
-        digest.hashes.push(short(entry.hash()));
+        digest.hashes.push(short(mark));
     }
     Say::Digest(digest)
 }
 
-/// Compares a digest with our replica; `None` if the digest is malformed.
+/// Compares a digest with our replica; `None` if the digest is malformed. Where the ranks are equal and the marks are
+/// not, both sides have something to tell: accusations, or two entries of one rank.
 pub(super) fn compare(registry: &Registry, theirs: &Digest) -> Option<Difference> {
-    let known = positions(theirs)?;
+    let mut known = positions(theirs)?;
     let mut difference = Difference::default();
-    for (place, entry) in registry.entries_in(theirs.buckets) {
-        if known.get(&place).is_none_or(|position| *position < position_of(entry)) {
-            difference.theirs_to_learn.push(place);
+    for (place, entry, mark) in registry.entries_in(theirs.buckets) {
+        let ours = (entry.rank(), short(mark));
+        match known.remove(&place) {
+            Some(position) if position == ours => {}
+            Some((rank, _)) => {
+                if rank <= ours.0 {
+                    difference.theirs_to_learn.push(place);
+                }
+                if rank >= ours.0 {
+                    difference.ours_to_learn.push(place);
+                }
+            }
+            None => difference.theirs_to_learn.push(place),
         }
     }
-    for (place, position) in known {
-        if registry.at_place(place).is_none_or(|entry| position_of(entry) < position) {
-            difference.ours_to_learn.push(place);
-        }
-    }
+    difference.ours_to_learn.extend(known.into_keys());
     Some(difference)
 }
 
@@ -85,11 +92,7 @@ fn positions(digest: &Digest) -> Option<BTreeMap<Place, Position>> {
     Some(positions)
 }
 
-fn position_of(entry: &Entry) -> Position {
-    (entry.rank(), short(entry.hash()))
-}
-
-/// The head of the hash, so that two entries of equal rank compare as their full hashes do.
-fn short(hash: EntryHash) -> u32 {
-    u32::from_be_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]])
+/// The head of a mark.
+fn short(mark: SignedHash) -> u32 {
+    u32::from_be_bytes([mark.0[0], mark.0[1], mark.0[2], mark.0[3]])
 }

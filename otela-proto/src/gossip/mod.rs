@@ -169,7 +169,7 @@ impl Gossip {
 
     fn on_say(&mut self, from: PeerId, say: Say, out: &mut Vec<Output>) {
         let answer = match say {
-            Say::Entries(_) => return,
+            Say::Entries(_) | Say::Probe(_) | Say::Answer(_) | Say::Ask(_) | Say::Report(_) => return,
             Say::Root(root) => self.on_root(&root),
             Say::Buckets(buckets) => self.on_buckets(&buckets),
             Say::Digest(digest) => self.on_digest(&digest),
@@ -219,7 +219,7 @@ impl Gossip {
     fn learn(&mut self, now: Duration, entry: Entry, from: Option<PeerId>, out: &mut Vec<Output>) {
         let owner = entry.owner();
         match self.registry.learn(entry, now) {
-            Learned::Stale => {}
+            Learned::Stale | Learned::Buried | Learned::UnknownSubject => {}
             Learned::Full => out.push(Output::Full(owner)),
             Learned::New => {
                 // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.

@@ -28,6 +28,12 @@ impl GMap {
         self.entries.get(owner)
     }
 
+    /// Takes out the entry of `owner`, once no peer would accept it from another one any more or a tombstone stands
+    /// for it. This is the one way in which the map shrinks.
+    pub(super) fn remove(&mut self, owner: &PeerId) -> Option<Entry> {
+        self.entries.remove(owner)
+    }
+
     /// All entries, ordered by owner.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()

@@ -1,49 +1,71 @@
 //! The registry: a grow-only map from node to its newest signed entry (OpenTela section 3.2).
 //!
 //! Invariant: for each owner the registry holds the greatest entry, by (epoch, lifecycle, version), that it was
-//! ever given; so any two replicas that were given the same entries, in whatever order and however often, are
-//! equal. `map` holds the lattice and nothing else; [`Registry`] adds the indices that gossip and readers
-//! need; `view` is what readers see.
+//! ever given, as long as that entry is worth keeping; so any two replicas that were given the same entries, in
+//! whatever order and however often, are equal. `map` holds the lattice and nothing else; `accusations` what others
+//! say of owners; `graves` what is left of those that are gone. [`Registry`] adds the indices that gossip and
+//! readers need; `view` is what readers see.
 
+mod accusations;
+mod graves;
 mod map;
 mod view;
 
+pub use accusations::{ACCUSERS_MAX, evictors};
+pub use graves::GRAVES_MAX;
 pub use map::GMap;
 pub use view::{Belief, ModelState, Node, Replica, View};
 
 use crate::{
-    entry::{Entry, EntryHash, Rank},
+    accusation::Accusation,
+    clock::millis,
+    entry::{Entry, Rank, SignedHash},
     id::Place,
+    lifecycle::Lifecycle,
+    sign::{CLOCK_SLACK, TTL},
 };
+use accusations::Accusations;
+use graves::Graves;
 use libp2p_identity::PeerId;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
 /// Number of buckets that the ring is cut into for digests.
 pub const BUCKETS: usize = 16;
-/// Most owners that a replica remembers. Beyond it entries of new owners are refused, and counted.
+/// Most present owners that a replica remembers. Beyond it entries of new owners are refused, and counted.
 pub const OWNERS_MAX: usize = 16_384;
+/// Most departed owners whose entries are kept whole; the oldest beyond it are buried.
+pub const DEPARTED_MAX: usize = 1_024;
 
-/// What became of an entry that was given to the registry.
+/// What became of an entry or an accusation that was given to the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learned {
     /// It is in the registry now and was not before.
     New,
-    /// The registry has it, or a newer one of the same owner, already.
+    /// The registry has it, or something newer, already.
     Stale,
     /// The registry is full and does not know the owner. Nothing has changed.
     Full,
+    /// The owner has departed and this is not news of it. Nothing has changed.
+    Buried,
+    /// An accusation against an owner that is not known.
+    UnknownSubject,
 }
 
 /// The replica of one peer.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     map: GMap,
+    accusations: Accusations,
+    graves: Graves,
     /// When each owner's current entry arrived, on our own monotonic clock.
     learned_at: HashMap<PeerId, Duration>,
     by_place: BTreeMap<Place, PeerId>,
+    /// Owners that have left or were evicted, oldest first, in an order that is the same on all replicas.
+    departed: BTreeSet<(u64, SignedHash, PeerId)>,
     roots: [[u8; 16]; BUCKETS],
 }
 
@@ -55,25 +77,87 @@ pub fn bucket_of(place: Place) -> usize {
 }
 
 impl Registry {
-    /// Takes `entry` if it is new.
+    /// Takes `entry` if it is new. It refutes all accusations against earlier publications.
     pub fn learn(&mut self, entry: Entry, now: Duration) -> Learned {
         let owner = entry.owner();
         let place = Place::of(&owner);
-        let before = self.map.get(&owner).map(Entry::hash);
-        if before.is_none() && self.map.len() >= OWNERS_MAX {
-            return Learned::Full;
+        let before = self.map.get(&owner).cloned();
+        if before.is_none() {
+            if self.graves.rank(place).is_some_and(|buried| entry.rank() <= buried) {
+                return Learned::Buried;
+            }
+            if self.map.len() - self.departed.len() >= OWNERS_MAX {
+                return Learned::Full;
+            }
         }
-        let hash = entry.hash();
+        let (hash, left) = (entry.hash(), entry.rank().lifecycle == Lifecycle::Left);
         if !self.map.insert(entry) {
             return Learned::Stale;
         }
-        let root = &mut self.roots[bucket_of(place)];
-        for old in [before, Some(hash)].into_iter().flatten() {
-            xor(root, &old);
+        if let Some(before) = &before {
+            self.toggle(place, before.hash());
+            self.departed.remove(&(before.issued_at_ms(), before.hash(), owner));
         }
+        self.toggle(place, hash);
+        for refuted in &*self.accusations.refute(&owner) {
+            self.toggle(place, refuted.hash());
+        }
+        self.graves.open(place);
         self.by_place.insert(place, owner);
         self.learned_at.insert(owner, now);
+        if left {
+            self.depart(&owner);
+        }
         Learned::New
+    }
+
+    /// Takes `accusation` if it is about what the registry holds of its subject.
+    pub fn accuse(&mut self, accusation: Accusation) -> Learned {
+        let subject = accusation.charge().subject;
+        let Some(entry) = self.map.get(&subject) else { return Learned::UnknownSubject };
+        let Some(before) = self.accusations.insert(entry, accusation) else { return Learned::Stale };
+        let place = Place::of(&subject);
+        for changed in before.iter().chain(&*self.accusations.against(&subject)) {
+            self.toggle(place, changed.hash());
+        }
+        Learned::New
+    }
+
+    /// Counts `owner` among those that are gone. Of too many, the oldest are buried.
+    pub fn depart(&mut self, owner: &PeerId) {
+        let Some(entry) = self.map.get(owner) else { return };
+        self.departed.insert((entry.issued_at_ms(), entry.hash(), *owner));
+        while self.departed.len() > DEPARTED_MAX
+            && let Some((_, _, oldest)) = self.departed.first().copied()
+        {
+            self.bury(&oldest);
+        }
+    }
+
+    /// Lets go of all entries that nobody would accept any more, and of graves that are no longer needed. Returns
+    /// the owners of those entries.
+    pub fn expire(&mut self, now_ms: u64) -> Vec<PeerId> {
+        let oldest_ms = now_ms.saturating_sub(millis(TTL + CLOCK_SLACK));
+        let expired: Vec<_> =
+            self.map.iter().filter(|entry| entry.issued_at_ms() < oldest_ms).map(Entry::owner).collect();
+        for owner in &expired {
+            self.bury(owner);
+        }
+        self.graves.forget(now_ms);
+        expired
+    }
+
+    fn bury(&mut self, owner: &PeerId) {
+        let Some(entry) = self.map.remove(owner) else { return };
+        let place = Place::of(owner);
+        self.toggle(place, entry.hash());
+        for accusation in &*self.accusations.refute(owner) {
+            self.toggle(place, accusation.hash());
+        }
+        self.departed.remove(&(entry.issued_at_ms(), entry.hash(), *owner));
+        self.by_place.remove(&place);
+        self.learned_at.remove(owner);
+        self.graves.dig(&entry);
     }
 
     /// The newest entry of `owner`.
@@ -94,26 +178,47 @@ impl Registry {
         self.map.get(self.by_place.get(&place)?)
     }
 
-    /// Whether exactly these signed bytes are in the registry, so that they need not be verified again.
-    #[must_use]
-    pub fn holds(&self, owner: &PeerId, hash: EntryHash) -> bool {
-        self.map.get(owner).is_some_and(|entry| entry.hash() == hash)
-    }
-
     /// All entries, ordered by owner.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.map.iter()
     }
 
-    /// All entries of the buckets in `mask`, ordered by place.
-    pub fn entries_in(&self, mask: u32) -> impl Iterator<Item = (Place, &Entry)> {
+    /// Owners by place, all the way round.
+    #[must_use]
+    pub fn ring(&self) -> &BTreeMap<Place, PeerId> {
+        &self.by_place
+    }
+
+    /// All entries of the buckets in `mask` with their marks, ordered by place.
+    pub fn entries_in(&self, mask: u32) -> impl Iterator<Item = (Place, &Entry, SignedHash)> {
         self.by_place
             .iter()
             .filter(move |(place, _)| mask & (1 << bucket_of(**place)) != 0)
-            .filter_map(|(place, owner)| Some((*place, self.map.get(owner)?)))
+            .filter_map(|(place, owner)| Some((*place, self.map.get(owner)?, self.mark(owner)?)))
     }
 
-    /// Number of owners.
+    /// The XOR of the hashes of the owner's entry and of the accusations against it.
+    #[must_use]
+    pub fn mark(&self, owner: &PeerId) -> Option<SignedHash> {
+        let mut mark = self.map.get(owner)?.hash().0;
+        for accusation in &*self.accusations.against(owner) {
+            xor(&mut mark, &accusation.hash());
+        }
+        Some(SignedHash(mark))
+    }
+
+    /// All accusations against `subject`, by different accusers, about its newest entry.
+    #[must_use]
+    pub fn accusations(&self, subject: &PeerId) -> Arc<[Accusation]> {
+        self.accusations.against(subject)
+    }
+
+    /// Everybody who is accused, with the accusations.
+    pub fn accused(&self) -> impl Iterator<Item = (&PeerId, &Arc<[Accusation]>)> {
+        self.accusations.iter()
+    }
+
+    /// Number of owners whose entries are held, departed ones among them.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
@@ -125,12 +230,24 @@ impl Registry {
         self.map.len() == 0
     }
 
-    /// The XOR of all entries' hashes: equal for equal replicas, and for unequal ones with probability 2^-128.
+    /// Number of owners that have left or were evicted, and whose entries are held all the same.
+    #[must_use]
+    pub fn departed(&self) -> usize {
+        self.departed.len()
+    }
+
+    /// Number of tombstones.
+    #[must_use]
+    pub fn graves(&self) -> usize {
+        self.graves.len()
+    }
+
+    /// The XOR of all hashes: equal for equal replicas, and for unequal ones with probability 2^-128.
     #[must_use]
     pub fn root(&self) -> [u8; 16] {
         let mut root = [0; 16];
         for bucket in &self.roots {
-            xor(&mut root, &EntryHash(*bucket));
+            xor(&mut root, &SignedHash(*bucket));
         }
         root
     }
@@ -146,9 +263,14 @@ impl Registry {
     pub fn rank(&self, owner: &PeerId) -> Option<Rank> {
         self.map.get(owner).map(Entry::rank)
     }
+
+    /// Adds a hash to its bucket's root, or takes it out again.
+    fn toggle(&mut self, place: Place, hash: SignedHash) {
+        xor(&mut self.roots[bucket_of(place)], &hash);
+    }
 }
 
-fn xor(root: &mut [u8; 16], hash: &EntryHash) {
+fn xor(root: &mut [u8; 16], hash: &SignedHash) {
     for (byte, other) in root.iter_mut().zip(hash.0) {
         *byte ^= other;
     }

@@ -109,7 +109,7 @@ fn view(entries: &[Entry], beliefs: &HashMap<PeerId, Belief>, now: Duration) -> 
     for e in entries {
         registry.learn(e.clone(), NOW);
     }
-    View::build(&registry, beliefs, now, 1)
+    View::build(&registry, beliefs, now, Duration::from_hours(24), 1)
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::Registry;
 use crate::{
+    accusation::Accusation,
     entry::Entry,
     id::Session,
     lifecycle::Lifecycle,
@@ -18,16 +19,41 @@ use std::{
 /// told to come back (503) rather than that it does not exist (404).
 const LEFT_MODEL_KNOWN_FOR: Duration = Duration::from_mins(5);
 
-/// What this peer itself believes of a node, apart from what the node says. Never travels.
+/// What this peer believes of a node, apart from what the node says of itself. Never travels. Times are on this
+/// peer's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Belief {
     /// Nothing speaks against it.
     #[default]
     Alive,
-    /// The connection was lost or an attempt failed, at this time on our clock: out of rotation.
+    /// This peer could not reach it, since then: out of rotation here.
     Unreachable(Duration),
-    /// Unreachable for so long that it is no longer listed.
-    Gone(Duration),
+    /// It did not answer on any path, or somebody whom this peer trusts in this says so, since then: out of rotation.
+    Suspect(Duration),
+    /// A quorum has evicted it, at this time: it counts as Left.
+    Evicted(Duration),
+}
+
+impl Belief {
+    /// The belief's name in the API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Unreachable(_) => "unreachable",
+            Self::Suspect(_) => "suspect",
+            Self::Evicted(_) => "evicted",
+        }
+    }
+
+    /// Since when; alive is the rule and has no beginning.
+    #[must_use]
+    pub const fn since(self) -> Option<Duration> {
+        match self {
+            Self::Alive => None,
+            Self::Unreachable(since) | Self::Suspect(since) | Self::Evicted(since) => Some(since),
+        }
+    }
 }
 
 /// A node in the view.
@@ -39,13 +65,25 @@ pub struct Node {
     pub learned_at: Duration,
     /// What we believe.
     pub belief: Belief,
+    /// Who accuses it, and of what.
+    pub accusations: Arc<[Accusation]>,
 }
 
 impl Node {
-    /// Whether it is part of the mesh as seen from here: neither left nor gone.
+    /// Whether it is part of the mesh as seen from here: neither left nor evicted.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        self.entry.rank().lifecycle != Lifecycle::Left && !matches!(self.belief, Belief::Gone(_))
+        self.departed_at().is_none()
+    }
+
+    /// Since when it has left or was evicted, on our own monotonic clock.
+    #[must_use]
+    pub fn departed_at(&self) -> Option<Duration> {
+        match self.belief {
+            _ if self.entry.rank().lifecycle == Lifecycle::Left => Some(self.learned_at),
+            Belief::Evicted(since) => Some(since),
+            Belief::Alive | Belief::Unreachable(_) | Belief::Suspect(_) => None,
+        }
     }
 
     /// Whether new requests may go there.
@@ -112,9 +150,16 @@ pub struct View {
 }
 
 impl View {
-    /// A snapshot of `registry` at `now`, with what we believe of each owner.
+    /// A snapshot of `registry` at `now`, with what we believe of each owner; who is not in `beliefs` is alive.
+    /// Departed nodes are shown for `retention`.
     #[must_use]
-    pub fn build(registry: &Registry, beliefs: &HashMap<PeerId, Belief>, now: Duration, generation: u64) -> Self {
+    pub fn build(
+        registry: &Registry,
+        beliefs: &HashMap<PeerId, Belief>,
+        now: Duration,
+        retention: Duration,
+        generation: u64,
+    ) -> Self {
         let mut nodes = BTreeMap::new();
         let mut drafts: BTreeMap<Arc<str>, Draft> = BTreeMap::new();
         for entry in registry.entries() {
@@ -123,7 +168,11 @@ impl View {
                 entry: entry.clone(),
                 learned_at: registry.learned_at(&owner).unwrap_or(now),
                 belief: beliefs.get(&owner).copied().unwrap_or_default(),
+                accusations: registry.accusations(&owner),
             };
+            if node.departed_at().is_some_and(|at| at + retention <= now) {
+                continue;
+            }
             for (service, model, replica) in replicas(entry) {
                 let state = drafts.entry(model.id.as_str().into()).or_default();
                 state.add(&node, service, replica);
@@ -182,11 +231,9 @@ impl Draft {
         } else if node.is_listed() {
             self.unready += 1;
         } else {
-            let since = match node.belief {
-                Belief::Gone(since) => since,
-                Belief::Alive | Belief::Unreachable(_) => node.learned_at,
-            };
-            if !self.announced {
+            if let Some(since) = node.departed_at()
+                && !self.announced
+            {
                 self.known_until = self.known_until.max(Some(since + LEFT_MODEL_KNOWN_FOR));
             }
             return;

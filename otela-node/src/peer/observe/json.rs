@@ -86,18 +86,13 @@ fn service(service: &Service) -> Value {
 }
 
 fn belief(peer: &Peer, id: &PeerId, node: &Node) -> Value {
-    let state = match node.belief {
-        Belief::Alive => "alive",
-        Belief::Unreachable(_) => "unreachable",
-        Belief::Gone(_) => "gone",
-    };
     let connection = peer.connection(id);
     let path = connection.as_ref().map(|c| match c.path() {
         Path::Direct => "direct",
         Path::Relayed => "relayed",
     });
     let rtt_ms = connection.and_then(|c| c.rtt()).map(|rtt| rtt.as_secs_f64() * 1e3);
-    json!({"state": state, "path": path, "rtt_ms": rtt_ms})
+    json!({"state": node.belief.name(), "path": path, "rtt_ms": rtt_ms})
 }
 
 fn unless_zero(number: u64) -> Option<u64> {

@@ -1,0 +1,73 @@
+//! Accusations against the owners in the registry.
+//!
+//! Invariant: whatever is kept names exactly the publication of its subject that the registry holds. A later one
+//! refutes all of them, and a version that nobody has seen cannot be accused; so what is kept is again a function
+//! of what was learned, and replicas agree on it.
+
+use crate::{
+    accusation::{Accusation, Verdict},
+    entry::Entry,
+    id::Place,
+    lifecycle::Lifecycle,
+};
+use libp2p_identity::PeerId;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Most accusers that are kept for one subject: far more than any decision needs. Of more, those with the lowest
+/// places on the ring stay, so that all replicas keep the same ones.
+pub const ACCUSERS_MAX: usize = 16;
+
+/// Accusations by subject, ordered by the accusers' places.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Accusations {
+    of: BTreeMap<PeerId, Arc<[Accusation]>>,
+}
+
+impl Accusations {
+    /// Joins one accusation against the owner of `entry`. Returns what was kept before, or `None` if nothing has
+    /// changed.
+    pub(super) fn insert(&mut self, entry: &Entry, accusation: Accusation) -> Option<Arc<[Accusation]>> {
+        let rank = entry.rank();
+        let charge = accusation.charge();
+        let meant = charge.subject == entry.owner() && (charge.epoch, charge.version) == (rank.epoch, rank.version);
+        if !meant || rank.lifecycle == Lifecycle::Left {
+            return None;
+        }
+        let before = self.against(&entry.owner());
+        let known = before.iter().find(|known| known.accuser() == accusation.accuser());
+        if known.is_some_and(|known| !accusation.replaces(known)) {
+            return None;
+        }
+        let mut kept: Vec<_> = before.iter().filter(|known| known.accuser() != accusation.accuser()).cloned().collect();
+        let hash = accusation.hash();
+        kept.push(accusation);
+        kept.sort_by_cached_key(|accusation| Place::of(&accusation.accuser()));
+        kept.truncate(ACCUSERS_MAX);
+        if !kept.iter().any(|accusation| accusation.hash() == hash) {
+            return None;
+        }
+        self.of.insert(entry.owner(), kept.into());
+        Some(before)
+    }
+
+    /// Drops all accusations against `subject` and returns them.
+    pub(super) fn refute(&mut self, subject: &PeerId) -> Arc<[Accusation]> {
+        self.of.remove(subject).unwrap_or_default()
+    }
+
+    /// All accusations against `subject`.
+    pub(super) fn against(&self, subject: &PeerId) -> Arc<[Accusation]> {
+        self.of.get(subject).cloned().unwrap_or_default()
+    }
+
+    /// Everybody who is accused, with the accusations.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&PeerId, &Arc<[Accusation]>)> {
+        self.of.iter()
+    }
+}
+
+/// How many accusers say that the subject is to be evicted.
+#[must_use]
+pub fn evictors(accusations: &[Accusation]) -> usize {
+    accusations.iter().filter(|accusation| accusation.charge().verdict == Verdict::Evict).count()
+}
