@@ -219,7 +219,7 @@ impl Gossip {
     fn learn(&mut self, now: Duration, entry: Entry, from: Option<PeerId>, out: &mut Vec<Output>) {
         let owner = entry.owner();
         match self.registry.learn(entry, now) {
-            Learned::Stale | Learned::Buried | Learned::UnknownSubject => {}
+            Learned::Stale | Learned::Buried | Learned::Backwards | Learned::UnknownSubject => {}
             Learned::Full => out.push(Output::Full(owner)),
             Learned::New => {
                 // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.

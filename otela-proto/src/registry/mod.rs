@@ -51,6 +51,9 @@ pub enum Learned {
     Full,
     /// The owner has departed and this is not news of it. Nothing has changed.
     Buried,
+    /// A later publication of one session that goes back in the lifecycle: its owner breaks the rules. Nothing has
+    /// changed.
+    Backwards,
     /// An accusation against an owner that is not known.
     UnknownSubject,
 }
@@ -89,6 +92,9 @@ impl Registry {
             if self.map.len() - self.departed.len() >= OWNERS_MAX {
                 return Learned::Full;
             }
+        }
+        if before.as_ref().is_some_and(|before| goes_back(entry.rank(), before.rank())) {
+            return Learned::Backwards;
         }
         let (hash, left) = (entry.hash(), entry.rank().lifecycle == Lifecycle::Left);
         if !self.map.insert(entry) {
@@ -268,6 +274,10 @@ impl Registry {
     fn toggle(&mut self, place: Place, hash: SignedHash) {
         xor(&mut self.roots[bucket_of(place)], &hash);
     }
+}
+
+fn goes_back(rank: Rank, known: Rank) -> bool {
+    rank.epoch == known.epoch && rank.lifecycle < known.lifecycle && rank.version > known.version
 }
 
 fn xor(root: &mut [u8; 16], hash: &SignedHash) {

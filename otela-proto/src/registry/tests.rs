@@ -90,7 +90,8 @@ fn later_states_win_over_versions_and_later_sessions_over_states() {
     let mut learn = |e: &Entry| registry.learn(e.clone(), NOW);
     assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 9, &[])), Learned::New);
     assert_eq!(learn(&entry(0, 1, Lifecycle::Down, 0, &[])), Learned::New);
-    assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 99, &[])), Learned::Stale);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 99, &[])), Learned::Backwards);
+    assert_eq!(learn(&entry(0, 1, Lifecycle::Serving, 0, &[])), Learned::Stale);
     assert_eq!(learn(&entry(0, 2, Lifecycle::Join, 0, &[])), Learned::New);
     assert_eq!(learn(&entry(0, 1, Lifecycle::Left, 0, &[])), Learned::Stale);
 }

@@ -1,0 +1,130 @@
+//! What goes into a member and what comes out of it.
+
+use crate::{
+    accusation::Accusation,
+    entry::Entry,
+    id::MeshName,
+    own::Announcement,
+    payload::Role,
+    wire::{Frame, Say},
+};
+use libp2p_identity::PeerId;
+use multiaddr::Multiaddr;
+use std::time::Duration;
+
+/// How a member behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The mesh.
+    pub mesh: MeshName,
+    /// What the peer does.
+    pub roles: Vec<Role>,
+    /// Version of the software, for show.
+    pub software: String,
+    /// From a suspicion to the vote for eviction, when accuser and subject are at one site.
+    pub grace_near: Duration,
+    /// The same across sites.
+    pub grace_far: Duration,
+    /// For how long departed nodes stay in the view.
+    pub retention: Duration,
+}
+
+impl Settings {
+    /// The usual behaviour in `mesh`.
+    #[must_use]
+    pub fn new(mesh: MeshName) -> Self {
+        Self {
+            mesh,
+            roles: vec![Role::Node],
+            software: String::new(),
+            grace_near: Duration::from_secs(5),
+            grace_far: Duration::from_secs(15),
+            retention: Duration::from_hours(24),
+        }
+    }
+}
+
+/// Something that happened to this peer.
+#[derive(Debug)]
+pub enum Input {
+    /// A link to a neighbour is up; `rtt` as far as it is known.
+    LinkUp {
+        /// The neighbour.
+        peer: PeerId,
+        /// Round trip time.
+        rtt: Option<Duration>,
+    },
+    /// The link is gone.
+    LinkDown(PeerId),
+    /// A dial reached nobody.
+    Unreachable(PeerId),
+    /// A request to this peer failed in a way that speaks against the peer.
+    Failed(PeerId),
+    /// This peer has answered a request.
+    Served(PeerId),
+    /// A frame other than entries arrived.
+    Say {
+        /// From whom.
+        from: PeerId,
+        /// What it said.
+        say: Say,
+    },
+    /// Verified entries and accusations arrived.
+    Entries {
+        /// From whom.
+        from: PeerId,
+        /// Entries, each checked by [`Entry::open`].
+        entries: Vec<Entry>,
+        /// Accusations, each checked by [`Accusation::open`].
+        accusations: Vec<Accusation>,
+    },
+    /// Addresses at which this peer can be dialled from now on.
+    Addresses(Vec<Multiaddr>),
+    /// This peer says this of itself from now on. Whether it can is to be asked first, by
+    /// [`Own::announce`](crate::own::Own::announce)'s rule: too large a one is refused and reported.
+    Announce(Box<Announcement>),
+    /// This session ends.
+    Leave,
+    /// The time asked for by [`Member::wake_at`](super::Member::wake_at) has come.
+    Tick,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Send `frame` to a linked peer. If its queue is full the frame may be dropped: anti-entropy heals it.
+    Send {
+        /// To whom.
+        to: PeerId,
+        /// What.
+        frame: Frame,
+    },
+    /// Try to connect to this peer; [`Input::LinkUp`] or [`Input::Unreachable`] tells the end of it.
+    Reach(PeerId),
+    /// This connection is not needed: the peer was evicted, or there are too many.
+    Close(PeerId),
+    /// What readers see of this node has changed.
+    Changed(PeerId),
+    /// Something was refused, for this reason; a metric label.
+    Refused {
+        /// Who sent it; `None` when it was this peer's own.
+        from: Option<PeerId>,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The frame of this peer breaks the protocol; it was dropped.
+    Malformed(PeerId),
+    /// This peer begins a new session, for this reason.
+    NewSession(NewSession),
+    /// Another process uses this peer's key, and goes on: this one must stop.
+    Twin,
+}
+
+/// Why a peer has begun a new session by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewSession {
+    /// A quorum had evicted the old one.
+    Evicted,
+    /// The mesh knew a later one of the same key.
+    Overtaken,
+}

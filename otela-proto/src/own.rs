@@ -1,0 +1,154 @@
+//! What a peer says of itself, and which run and version that is; the signer of its statements.
+
+use crate::{
+    accusation::{Accusation, Charge},
+    entry::{Draft, Entry, Rank},
+    id::{Epoch, MeshName, Session},
+    lifecycle::Lifecycle,
+    payload::{Hardware, PAYLOAD_BYTES_MAX, Payload, Role, Service},
+    sign::Refusal,
+};
+use libp2p_identity::{Keypair, PeerId};
+use multiaddr::Multiaddr;
+use std::collections::BTreeMap;
+
+/// What a peer says of itself, beyond what it knows by itself (addresses, roles, software).
+#[derive(Debug, Clone, Default)]
+pub struct Announcement {
+    /// How far this session has come.
+    pub lifecycle: Lifecycle,
+    /// Accelerators and host.
+    pub hardware: Option<Hardware>,
+    /// Engines and their models.
+    pub services: Vec<Service>,
+    /// The provider's labels.
+    pub labels: BTreeMap<String, String>,
+    /// When the allocation ends, in milliseconds since the Unix epoch.
+    pub ends_at_ms: Option<u64>,
+    /// No new requests are wanted.
+    pub draining: bool,
+}
+
+/// The writer of one peer's entry.
+#[derive(Debug)]
+pub struct Own {
+    key: Keypair,
+    id: PeerId,
+    mesh: MeshName,
+    base: Payload,
+    announced: Announcement,
+    addresses: Vec<Multiaddr>,
+    epoch: Epoch,
+    version: u64,
+}
+
+impl Own {
+    /// A new session of the owner of `key`, above `highest`, the last epoch of this key that is known. `now_ms` is
+    /// wall time in milliseconds since the Unix epoch.
+    #[must_use]
+    pub fn new(
+        key: Keypair,
+        mesh: MeshName,
+        roles: &[Role],
+        software: String,
+        highest: Option<Epoch>,
+        now_ms: u64,
+    ) -> Self {
+        let roles = roles.iter().map(|role| *role as i32).collect();
+        let base = Payload { roles, software, started_at_ms: now_ms, ..Payload::default() };
+        Self {
+            id: key.public().to_peer_id(),
+            key,
+            mesh,
+            base,
+            announced: Announcement::default(),
+            addresses: Vec::new(),
+            epoch: Epoch::at_start(now_ms, highest),
+            version: 0,
+        }
+    }
+
+    /// Whose entry it is.
+    #[must_use]
+    pub fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// This run.
+    #[must_use]
+    pub fn session(&self) -> Session {
+        Session { peer: self.id, epoch: self.epoch }
+    }
+
+    /// The rank of what was published last.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        Rank { epoch: self.epoch, lifecycle: self.announced.lifecycle, version: self.version }
+    }
+
+    /// What is said.
+    #[must_use]
+    pub fn announced(&self) -> &Announcement {
+        &self.announced
+    }
+
+    /// Takes what is to be said from now on. A session never goes back: an earlier state is lifted to the present
+    /// one.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] if others would not take it. What was said before stands.
+    pub fn announce(&mut self, mut announcement: Announcement) -> Result<(), Refusal> {
+        announcement.lifecycle = self.announced.lifecycle.max(announcement.lifecycle);
+        if self.payload(&announcement).size_bytes() > PAYLOAD_BYTES_MAX {
+            return Err(Refusal::TooLarge);
+        }
+        self.announced = announcement;
+        Ok(())
+    }
+
+    /// Takes the addresses at which the peer can be dialled.
+    pub fn set_addresses(&mut self, addresses: Vec<Multiaddr>) {
+        self.addresses = addresses;
+    }
+
+    /// From now on this session has left; what it was stays readable.
+    pub fn leave(&mut self) {
+        self.announced.lifecycle = Lifecycle::Left;
+    }
+
+    /// The entry as it should read now, under a new version.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] if the addresses have made it so.
+    pub fn publish(&mut self, now_ms: u64) -> Result<Entry, Refusal> {
+        self.version += 1;
+        let payload = self.payload(&self.announced);
+        Entry::sign(&self.key, &self.mesh, Draft { rank: self.rank(), issued_at_ms: now_ms, payload })
+    }
+
+    /// Starts a new session above `seen`: this one was evicted, or the mesh knows a later one.
+    pub fn renew_session(&mut self, seen: Epoch, now_ms: u64) {
+        self.epoch = Epoch::at_start(now_ms, Some(seen.max(self.epoch)));
+        self.version = 0;
+    }
+
+    /// Signs an accusation.
+    ///
+    /// # Errors
+    /// [`Refusal::NotEd25519`].
+    pub fn accuse(&self, charge: Charge, now_ms: u64) -> Result<Accusation, Refusal> {
+        Accusation::sign(&self.key, &self.mesh, charge, now_ms)
+    }
+
+    fn payload(&self, said: &Announcement) -> Payload {
+        Payload {
+            addresses: self.addresses.iter().map(Multiaddr::to_vec).collect(),
+            hardware: said.hardware.clone(),
+            services: said.services.clone(),
+            labels: said.labels.clone(),
+            ends_at_ms: said.ends_at_ms,
+            draining: said.draining,
+            ..self.base.clone()
+        }
+    }
+}
