@@ -12,7 +12,7 @@ use otela_ingress::{Ingress, IngressConfig};
 use otela_node::{
     agent::{self, AgentConfig, Outcome},
     engine::Echo,
-    peer::{Identity, Inbound, Peer, PeerConfig},
+    peer::{Identity, Inbound, Patience, Peer, PeerConfig},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -121,6 +121,7 @@ async fn peer(
         external: Vec::new(),
         bootstrap,
         serves_http: role == Role::Node,
+        patience: Patience::default(),
         software: env!("CARGO_PKG_VERSION").to_owned(),
     };
     Ok(Peer::start(config, tasks, metrics).await?)

@@ -47,6 +47,9 @@ pub(crate) enum CommandError {
     /// The simulated engine is told what cannot be, or cannot listen.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Another process uses the key.
+    #[error("another otela process uses this peer's key and was started later: give each its own --key")]
+    Superseded,
     /// The operating system refuses what every process needs.
     #[error("cannot set up this process")]
     Process(#[from] io::Error),
@@ -62,7 +65,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
-            Self::Identity(IdentityError::InUse { .. }) => UNAVAILABLE,
+            Self::Identity(IdentityError::InUse { .. }) | Self::Superseded => UNAVAILABLE,
             Self::Identity(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
             Self::Peer(_) | Self::Ingress(_) | Self::Http { .. } | Self::Engine(_) | Self::Process(_) => UNAVAILABLE,
         })

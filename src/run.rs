@@ -71,9 +71,9 @@ async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     observed(&peer, http, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
-    let outcome = agent::run(agent, peer, requests, &tasks, &metrics).await;
+    let outcome = agent::run(agent, peer.clone(), requests, &tasks, &metrics).await;
     tasks.shutdown(Duration::ZERO).await;
-    Ok(exit::outcome(&outcome))
+    unless_superseded(&peer, exit::outcome(&outcome))
 }
 
 async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
@@ -91,8 +91,8 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
     drain_on_signal(&tasks)?;
     tasks.draining().await;
     ingress.stop(drain).await;
-    leave(peer, &tasks).await;
-    Ok(ExitCode::SUCCESS)
+    leave(&peer, &tasks).await;
+    unless_superseded(&peer, ExitCode::SUCCESS)
 }
 
 async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
@@ -106,8 +106,8 @@ async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
     }
     drain_on_signal(&tasks)?;
     tasks.draining().await;
-    leave(peer, &tasks).await;
-    Ok(ExitCode::SUCCESS)
+    leave(&peer, &tasks).await;
+    unless_superseded(&peer, ExitCode::SUCCESS)
 }
 
 async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
@@ -136,6 +136,11 @@ async fn join(
     let mesh = config.mesh.clone();
     let (peer, requests) = Peer::start(config, tasks, metrics).await?;
     tracing::info!(%mesh, peer = %peer.id(), "joining the mesh");
+    let (twin, stopping) = (peer.clone(), tasks.clone());
+    tasks.spawn(async move {
+        twin.superseded().await;
+        stopping.drain();
+    });
     if alone {
         tracing::warn!("no --bootstrap was given: this peer is alone until another one dials it");
     }
@@ -152,7 +157,12 @@ async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Met
     Ok(())
 }
 
-async fn leave(peer: Peer, tasks: &Tasks) {
+/// The exit code of a peer that was stopped, perhaps because it has a twin.
+fn unless_superseded(peer: &Peer, code: ExitCode) -> Result<ExitCode, CommandError> {
+    if peer.is_superseded() { Err(CommandError::Superseded) } else { Ok(code) }
+}
+
+async fn leave(peer: &Peer, tasks: &Tasks) {
     peer.leave(SHUTDOWN_WITHIN).await;
     tasks.shutdown(Duration::ZERO).await;
 }

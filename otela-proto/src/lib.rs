@@ -20,6 +20,7 @@ pub mod own;
 pub mod payload;
 pub mod registry;
 mod sign;
+pub mod step;
 pub mod wire;
 
 pub use libp2p_identity::{Keypair, PeerId};

@@ -92,16 +92,23 @@ impl Own {
         &self.announced
     }
 
+    /// Whether `announcement` can be published.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] if others would not take it.
+    pub fn fits(&self, announcement: &Announcement) -> Result<(), Refusal> {
+        let size_bytes = self.payload(announcement).size_bytes();
+        if size_bytes > PAYLOAD_BYTES_MAX { Err(Refusal::TooLarge) } else { Ok(()) }
+    }
+
     /// Takes what is to be said from now on. A session never goes back: an earlier state is lifted to the present
     /// one.
     ///
     /// # Errors
-    /// [`Refusal::TooLarge`] if others would not take it. What was said before stands.
+    /// As [`Self::fits`]. What was said before stands.
     pub fn announce(&mut self, mut announcement: Announcement) -> Result<(), Refusal> {
+        self.fits(&announcement)?;
         announcement.lifecycle = self.announced.lifecycle.max(announcement.lifecycle);
-        if self.payload(&announcement).size_bytes() > PAYLOAD_BYTES_MAX {
-            return Err(Refusal::TooLarge);
-        }
         self.announced = announcement;
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! protocol are length-delimited and at most [`FRAME_BYTES_MAX`] long.
 
 use crate::id::MeshName;
+use bytes::Bytes;
 
 /// Largest gossip frame in bytes; a longer one closes the stream.
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
@@ -93,7 +94,7 @@ pub struct AccusationBody {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Frame {
     /// What it says; absent when a newer version says something that this one does not know.
-    #[prost(oneof = "Say", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
+    #[prost(oneof = "Say", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub say: Option<Say>,
 }
 
@@ -127,17 +128,20 @@ pub enum Say {
     /// "It does", or "it does not".
     #[prost(message, tag = "9")]
     Report(Report),
+    /// "I close this link, for I have too many. I live."
+    #[prost(message, tag = "10")]
+    Bye(Bye),
 }
 
 /// Signed entries and accusations as their signers made them.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entries {
     /// Encoded [`Signed`] entries.
-    #[prost(bytes = "vec", repeated, tag = "1")]
-    pub signed: Vec<Vec<u8>>,
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub signed: Vec<Bytes>,
     /// Encoded [`Signed`] accusations; they are to be read after the entries, which they may be about.
-    #[prost(bytes = "vec", repeated, tag = "2")]
-    pub accusations: Vec<Vec<u8>>,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub accusations: Vec<Bytes>,
 }
 
 /// A probe of one peer by another.
@@ -180,6 +184,10 @@ pub struct Report {
     #[prost(bool, tag = "2")]
     pub alive: bool,
 }
+
+/// The announced end of a link.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Bye {}
 
 /// A registry in 16 bytes.
 #[derive(Clone, PartialEq, prost::Message)]

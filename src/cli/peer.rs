@@ -2,9 +2,9 @@
 
 use super::parse::address;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, IdentityError, PeerConfig};
+use otela_node::peer::{Identity, IdentityError, Patience, PeerConfig};
 use otela_proto::{id::MeshName, payload::Role};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// Which mesh, and how to be reached in it.
 #[derive(Debug, Clone, clap::Args)]
@@ -26,6 +26,22 @@ pub(crate) struct PeerArgs {
     /// File with this peer's key, made if it is not there. Without it the key lasts as long as the process.
     #[arg(long, env = "OTELA_PEER_KEY", value_name = "FILE")]
     key: Option<PathBuf>,
+    /// How long a silent peer of the same site (label `site`, or the same /16 network) is waited for before this one
+    /// votes to evict it.
+    #[arg(long, env = "OTELA_PEER_GRACE", value_name = "TIME", default_value = "5s", value_parser = grace)]
+    grace: Duration,
+    /// The same for peers of other sites.
+    #[arg(long, env = "OTELA_PEER_GRACE_FAR", value_name = "TIME", default_value = "15s", value_parser = grace)]
+    grace_far: Duration,
+    /// How long nodes that have left or were evicted can still be read. Nothing is kept for longer than 24h.
+    #[arg(long, env = "OTELA_PEER_RETENTION", value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
+    retention: Duration,
+}
+
+/// A grace period shorter than a refutation's way would evict the living.
+fn grace(text: &str) -> Result<Duration, String> {
+    let grace = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if grace < Duration::from_secs(1) { Err("shorter than 1s".to_owned()) } else { Ok(grace) }
 }
 
 impl PeerArgs {
@@ -45,6 +61,7 @@ impl PeerArgs {
             listen,
             external: self.external,
             bootstrap: self.bootstrap,
+            patience: Patience { grace_near: self.grace, grace_far: self.grace_far, retention: self.retention },
             software: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }

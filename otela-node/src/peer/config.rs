@@ -3,6 +3,28 @@
 use super::identity::Identity;
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
+use std::time::Duration;
+
+/// How long a peer waits before it gives others up, and how long it shows those that are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// From a suspicion to the vote for eviction, when accuser and subject are at one site.
+    pub grace_near: Duration,
+    /// The same across sites.
+    pub grace_far: Duration,
+    /// For how long nodes that have left or were evicted can still be read.
+    pub retention: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            grace_near: Duration::from_secs(5),
+            grace_far: Duration::from_secs(15),
+            retention: Duration::from_hours(24),
+        }
+    }
+}
 
 /// The settings of one peer.
 #[derive(Debug, Clone)]
@@ -21,6 +43,8 @@ pub struct PeerConfig {
     pub bootstrap: Vec<Multiaddr>,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
+    /// How long others are waited for.
+    pub patience: Patience,
     /// Version of the software, for show.
     pub software: String,
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// A dead path over TCP is noticed by pings only: two misses in a row close the connection, after half a minute.
-pub(super) const PING_EVERY: Duration = Duration::from_secs(10);
+/// Pings measure, and close connections to whom the failure detector does not watch: two misses in a row, after a
+/// minute or so. They are a good part of what an idle peer sends, so they are rare.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(30);
 /// Longer than any round trip worth serving over.
 pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Failed pings in a row that are reported before the connection is closed. libp2p keeps the first one to itself, so
@@ -45,19 +46,24 @@ pub(super) const CONNECTIONS_MAX: u32 = 4_096;
 pub(super) const CONNECTIONS_PER_PEER_MAX: u32 = 8;
 /// Handshakes under way at once, in each direction.
 pub(super) const CONNECTIONS_PENDING_MAX: u32 = 256;
-/// Random neighbours beside the two on the ring.
-pub(super) const RANDOM_LINKS: usize = 6;
-/// After a failed attempt a node stays out of rotation this long, if its connection stands; the next request
-/// tries it again.
-pub(super) const FAILED_FOR: Duration = Duration::from_secs(2);
-/// A node that cannot be reached for this long is no longer listed.
-pub(super) const GONE_AFTER: Duration = Duration::from_secs(30);
 /// From a first link until what the mesh says counts as known here.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// A bootstrap that does not answer is complained about this often.
 pub(super) const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
-/// Frames that wait for one neighbour; beyond it they are dropped and anti-entropy makes up for them.
-pub(super) const LINK_QUEUE: usize = 256;
+/// Frames that one neighbour may send in a second before it is read more slowly; a mesh of a thousand that starts all
+/// at once stays below.
+pub(super) const READ_FRAMES_MAX: usize = 2_000;
+/// Bytes of the same.
+pub(super) const READ_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A wall clock that is off by more is warned about; beyond [`CLOCK_SLACK`](otela_proto::entry::CLOCK_SLACK) entries
+/// are refused.
+pub(super) const SKEW_WARN: Duration = Duration::from_secs(60);
+/// And this often.
+pub(super) const SKEW_WARN_EVERY: Duration = Duration::from_mins(10);
+/// A reason for refusals is logged this often; it is counted always.
+pub(super) const REFUSED_LOG_EVERY: Duration = Duration::from_secs(60);
+/// A peer that answers requests is known to live; once in this time is enough.
+pub(super) const SERVED_EVERY: Duration = Duration::from_millis(500);
 /// Commands and events that wait for the gossip task.
 pub(super) const GOSSIP_QUEUE: usize = 1_024;
 /// Commands that wait for the driver.

@@ -94,12 +94,13 @@ impl Dialer {
         self.dials.retain(|_, target| self.attempts.contains_key(target));
     }
 
-    /// Makes a dial of `peer` due now, wanted or not, and ahead of others; `waiter` is told how it ends.
-    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, waiter: Waiter, now: Instant) {
+    /// Makes a dial of `peer` due now, wanted or not, and ahead of others if somebody waits; `waiter` is told how it
+    /// ends.
+    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, waiter: Option<Waiter>, now: Instant) {
         let attempt =
             self.attempts.entry(Target::Peer(peer)).or_insert_with(|| Attempt::new(addresses, Some(peer), now));
         attempt.next = now;
-        attempt.waiters.push(waiter);
+        attempt.waiters.extend(waiter);
     }
 
     /// Takes up the dials that are due, as many as may be under way. Each is to be [`Self::started`] or
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(next.len(), 1);
         assert!(due.iter().all(|earlier| earlier.target != next[0].target), "fresh ones before failed ones");
         let (peer, (waiter, mut told)) = (PeerId::random(), oneshot::channel());
-        dialer.hurry(peer, vec![address(1)], waiter, later);
+        dialer.hurry(peer, vec![address(1)], Some(waiter), later);
         dialer.failed(ConnectionId::new_unchecked(1), later);
         assert_eq!(dialer.take_due(later)[0].peer, Some(peer), "one that somebody waits for before all");
         dialer.started(Target::Peer(peer), ConnectionId::new_unchecked(99));

@@ -51,6 +51,8 @@ pub(super) enum Command {
     Want(Vec<(PeerId, Vec<Multiaddr>)>),
     /// Dial this one now, and say whether that has led to a connection.
     Dial(PeerId, Vec<Multiaddr>, Waiter),
+    /// Dial this one now; events tell what becomes of it.
+    Reach(PeerId, Vec<Multiaddr>),
     /// Close every connection to this one.
     Disconnect(PeerId),
 }
@@ -161,7 +163,9 @@ impl Driver {
                 self.dialer.want(wanted, |peer| swarm.is_connected(peer), now);
             }
             Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
-            Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, waiter, now),
+            Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
+            Command::Reach(peer, _) if self.swarm.is_connected(&peer) => {}
+            Command::Reach(peer, addresses) => self.dialer.hurry(peer, addresses, None, now),
             Command::Disconnect(peer) => {
                 for connection in self.streams.all().iter().filter(|connection| connection.peer() == peer) {
                     self.streams.give_up(&peer, connection.id());
@@ -216,14 +220,12 @@ impl Driver {
 
     async fn on_event(&mut self, event: SwarmEvent<NetEvent>) {
         match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, num_established, endpoint, .. } => {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.metrics.connections.inc();
                 self.dialer.connected(peer_id, connection_id, Instant::now());
                 self.bootstrap_dials.remove(&connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
-                if num_established.get() == 1 {
-                    self.tell(Event::LinkUp(peer_id)).await;
-                }
+                self.tell(Event::Connected(peer_id, connection_id)).await;
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 self.metrics.connections.dec();
@@ -231,8 +233,8 @@ impl Driver {
                 if num_established == 0 {
                     tracing::debug!(peer = %peer_id, ?cause, "disconnected");
                     self.dialer.lost(&peer_id, Instant::now());
-                    self.tell(Event::LinkDown(peer_id)).await;
                 }
+                self.tell(Event::Disconnected { peer: peer_id, id: connection_id, last: num_established == 0 }).await;
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, peer_id } => {
                 self.on_dial_failed(connection_id, &error, peer_id).await;

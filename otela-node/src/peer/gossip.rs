@@ -1,31 +1,35 @@
-//! Drives RG/1: one task owns the gossip core, what we believe of others, and our own entry.
+//! Drives a member of the mesh: one task owns the core of this peer, its links, and what readers see of it.
 //!
 //! Verification happens in the readers' tasks, one for each neighbour, so a flood of entries costs its sender's
 //! turn and not everybody's. What readers of the registry see is published as immutable views.
 
 use super::{
-    beliefs::Beliefs,
     config::PeerConfig,
-    defaults::{GOSSIP_QUEUE, RANDOM_LINKS, SETTLE},
+    defaults::{GOSSIP_QUEUE, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
     driver::Command,
     link::Links,
     metrics::PeerMetrics,
-    own::{Announcement, Own, unix_ms},
     streams::Streams,
 };
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
-use libp2p::{Multiaddr, PeerId, StreamProtocol};
+use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
-    entry::{Entry, RENEW_EVERY, Refusal, TTL},
-    gossip::{Gossip, Input, Output},
+    accusation::Accusation,
+    clock::Now,
+    entry::{Entry, Refusal, TTL},
     id::Session,
-    lifecycle::Lifecycle,
+    member::{Input, Member, NewSession, Output, Settings},
+    own::Announcement,
     payload::Role,
     registry::{Belief, Node, View},
     wire::Say,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -35,24 +39,35 @@ use tokio::{
 const WANT_AFTER: Duration = Duration::from_millis(20);
 /// The set is looked at again this often though nothing has changed.
 const WANT_EVERY: Duration = Duration::from_secs(5);
+/// Events that are taken up before readers get a new view: building one costs about as much as ten of them.
+const EVENTS_PER_VIEW: usize = 64;
+/// A last message to a peer whose connection is closed next has this long.
+const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the gossip task hears.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A first connection to this peer stands.
-    LinkUp(PeerId),
-    /// The last connection to this peer is gone.
-    LinkDown(PeerId),
+    /// A connection to this peer stands.
+    Connected(PeerId, ConnectionId),
+    /// A connection is gone.
+    Disconnected {
+        peer: PeerId,
+        id: ConnectionId,
+        /// Whether it was the last one to this peer.
+        last: bool,
+    },
     /// A dial of this peer reached nobody.
     Unreachable(PeerId),
     /// A request to this peer failed though a connection stands.
     Failed(PeerId),
+    /// This peer has answered a request.
+    Served(PeerId),
     /// A neighbour said something.
     Heard(PeerId, Say),
-    /// A neighbour sent entries; these passed every check.
-    Entries(PeerId, Vec<Entry>),
-    /// A neighbour's stream ended.
-    StreamEnded(PeerId),
+    /// A neighbour sent entries and accusations; these passed every check.
+    Entries(PeerId, Vec<Entry>, Vec<Accusation>),
+    /// The stream that we write on ended, on this connection.
+    StreamEnded(PeerId, ConnectionId),
     /// A peer does not speak our mesh's protocols.
     Stranger(PeerId),
     /// This peer wants to say this of itself; answered when it is on its way to neighbours.
@@ -69,15 +84,17 @@ pub(super) struct Published {
     pub(super) session: watch::Sender<Session>,
     /// Whether this peer has heard of the mesh: what it does not know then, does not exist.
     pub(super) joined: watch::Sender<bool>,
+    /// Whether another process uses this peer's key and goes on.
+    pub(super) superseded: watch::Sender<bool>,
+    /// How far the neighbours' wall clocks are ahead of ours, in milliseconds: the median.
+    pub(super) skew_ms: watch::Sender<Option<i64>>,
 }
 
 /// The gossip task's state.
 pub(super) struct Driver {
     me: PeerId,
     roles: Vec<Role>,
-    core: Gossip,
-    own: Own,
-    beliefs: Beliefs,
+    core: Member,
     links: Links,
     streams: Streams,
     events: mpsc::Receiver<Event>,
@@ -89,8 +106,8 @@ pub(super) struct Driver {
     outputs: Vec<Output>,
     view_stale: bool,
     want_at: Instant,
-    renew_at: Instant,
     wanted: Vec<(PeerId, Vec<Multiaddr>)>,
+    skew_warned: Option<Instant>,
     /// When a first link has stood long enough to have told us what there is.
     joined_at: Option<Instant>,
     tasks: Tasks,
@@ -114,15 +131,23 @@ impl Driver {
         metrics: PeerMetrics,
         tasks: &Tasks,
     ) -> Self {
-        let me = config.identity.keypair().public().to_peer_id();
+        let key = config.identity.keypair().clone();
+        let me = key.public().to_peer_id();
         let links = Links::new(channels.protocol, channels.events_to_self, metrics.clone(), tasks.clone());
         let now = Instant::now();
+        let settings = Settings {
+            roles: config.roles.clone(),
+            software: config.software.clone(),
+            mesh: config.mesh.clone(),
+            grace_near: config.patience.grace_near,
+            grace_far: config.patience.grace_far,
+            retention: config.patience.retention,
+        };
+        let start = Now { mono: Duration::ZERO, wall_ms: unix_ms() };
         Self {
             me,
             roles: config.roles.clone(),
-            core: Gossip::new(me, rand::random()),
-            own: Own::new(config),
-            beliefs: Beliefs::default(),
+            core: Member::new(key, settings, None, rand::random(), start),
             links,
             streams,
             events: channels.events,
@@ -134,8 +159,8 @@ impl Driver {
             outputs: Vec::new(),
             view_stale: true,
             want_at: now,
-            renew_at: now + RENEW_EVERY,
             wanted: Vec::new(),
+            skew_warned: None,
             // Alone by configuration: there is nobody to hear from.
             joined_at: config.bootstrap.is_empty().then_some(now),
             tasks: tasks.clone(),
@@ -149,62 +174,73 @@ impl Driver {
 
     /// Runs until the tasks are stopped.
     pub(super) async fn run(mut self, tasks: Tasks) {
-        self.say_own();
+        self.say_addresses();
         self.settle();
         loop {
-            let wake = self.started + self.core.wake_at();
-            let settled = self.joined_at.filter(|_| !*self.published.joined.borrow());
-            let wake = settled.map_or(wake, |at| wake.min(at));
-            let wake = wake.min(self.want_at).min(self.renew_at).min(self.next_belief_change());
+            let wake = self.next_wake();
             tokio::select! {
-                Some(event) = self.events.recv() => self.on_event(event),
+                Some(event) = self.events.recv() => {
+                    self.on_event(event);
+                    for _ in 1..EVENTS_PER_VIEW {
+                        let Ok(event) = self.events.try_recv() else { break };
+                        self.on_event(event);
+                    }
+                }
                 () = tokio::time::sleep_until(wake) => self.on_tick(),
-                Ok(()) = self.addresses.changed() => self.say_own(),
+                Ok(()) = self.addresses.changed() => self.say_addresses(),
                 () = tasks.stopped() => break,
             }
             self.settle();
         }
     }
 
-    fn now(&self) -> Duration {
-        self.started.elapsed()
+    fn next_wake(&self) -> Instant {
+        let settled = self.joined_at.filter(|_| !*self.published.joined.borrow());
+        let stale = self.published.view.load().stale_at().map(|at| self.started + at);
+        let wake = (self.started + self.core.wake_at()).min(self.want_at);
+        settled.into_iter().chain(stale).fold(wake, Instant::min)
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.started.elapsed(), wall_ms: unix_ms() }
     }
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::LinkUp(peer) => {
+            Event::Connected(peer, id) => {
                 self.joined_at.get_or_insert(Instant::now() + SETTLE);
-                if self.beliefs.alive(&peer) {
-                    self.believed_anew();
-                }
-                if let Some(connection) = self.streams.best(&peer) {
+                if let Some(connection) = self.streams.get(&peer, id) {
                     self.links.open(&connection);
                     self.input(Input::LinkUp { peer, rtt: connection.rtt() });
                 }
             }
-            Event::LinkDown(peer) => {
-                self.links.close(&peer);
-                self.input(Input::LinkDown(peer));
-                self.unreachable(peer);
+            Event::Disconnected { peer, id, last } => {
+                self.links.close(&peer, id);
+                if last {
+                    self.input(Input::LinkDown(peer));
+                }
             }
-            Event::Unreachable(peer) | Event::Failed(peer) => self.unreachable(peer),
+            Event::Unreachable(peer) => self.input(Input::Unreachable(peer)),
+            Event::Failed(peer) => self.input(Input::Failed(peer)),
+            Event::Served(peer) => self.input(Input::Served(peer)),
             Event::Heard(from, say) => self.input(Input::Say { from, say }),
-            Event::Entries(from, entries) => {
+            Event::Entries(from, entries, accusations) => {
                 self.joined_at = Some(self.started);
-                self.input(Input::Entries { from, entries });
+                self.input(Input::Entries { from, entries, accusations });
             }
-            Event::StreamEnded(peer) => self.reopen(peer),
+            Event::StreamEnded(peer, id) => self.reopen(peer, id),
             Event::Stranger(peer) => self.on_stranger(peer),
             Event::Announce(announcement, done) => {
-                let said = self.own.announce(*announcement);
-                if said.is_ok() {
-                    self.say_own_now();
+                let fits = self.core.own().fits(&announcement);
+                if fits.is_ok() {
+                    self.input(Input::Announce(announcement));
+                    self.input(Input::Tick);
                 }
-                let _ = done.send(said);
+                let _ = done.send(fits);
             }
             Event::Leave(done) => {
-                self.own.leave();
-                self.say_own_now();
+                self.input(Input::Leave);
+                self.input(Input::Tick);
                 let flushed = self.links.flushed();
                 self.tasks.spawn(async move {
                     flushed.await;
@@ -216,23 +252,17 @@ impl Driver {
 
     fn on_tick(&mut self) {
         self.input(Input::Tick);
-        let now = Instant::now();
-        if self.renew_at <= now {
-            self.say_own();
-        }
-        if !self.beliefs.age(self.started.elapsed(), |peer| self.streams.best(peer).is_some()).is_empty() {
-            self.believed_anew();
-        }
-        if self.want_at <= now {
-            self.want_at = now + WANT_EVERY;
+        if self.want_at <= Instant::now() {
+            self.want_at = Instant::now() + WANT_EVERY;
             self.want();
+            self.watch_clock();
         }
     }
 
     /// A link whose stream broke while the connection stands is opened again, once per break.
-    fn reopen(&mut self, peer: PeerId) {
-        self.links.close(&peer);
-        if let Some(connection) = self.streams.best(&peer) {
+    fn reopen(&mut self, peer: PeerId, id: ConnectionId) {
+        self.links.close(&peer, id);
+        if let Some(connection) = self.streams.get(&peer, id) {
             self.links.open(&connection);
         }
     }
@@ -240,118 +270,96 @@ impl Driver {
     fn on_stranger(&mut self, peer: PeerId) {
         self.metrics.strangers.inc();
         tracing::warn!(%peer, "closing the connection: the peer is not of this mesh. Compare --mesh on both sides");
-        self.links.close(&peer);
-        // A full queue means that the driver is behind; the next frame for this peer fails again.
-        let _ = self.commands.try_send(Command::Disconnect(peer));
+        self.links.close_all(&peer);
+        self.command(Command::Disconnect(peer));
     }
 
-    fn say_own(&mut self) {
-        self.renew_at = Instant::now() + RENEW_EVERY;
+    fn say_addresses(&mut self) {
         let addresses = self.addresses.borrow_and_update().iter().cloned().collect();
-        match self.own.entry(addresses) {
-            Ok(entry) => self.input(Input::Own(Box::new(entry))),
-            Err(error) => tracing::error!(%error, "own entry cannot be published: shorten labels or model names"),
-        }
-        let session = self.own.session();
-        self.published.session.send_if_modified(|old| std::mem::replace(old, session) != session);
-    }
-
-    /// Without the batch's wait: Down and Left must not be lost with the process.
-    fn say_own_now(&mut self) {
-        self.say_own();
-        let mut outputs = std::mem::take(&mut self.outputs);
-        let batch_is_over = self.core.wake_at().max(self.now());
-        self.core.handle(batch_is_over, Input::Tick, &mut outputs);
-        self.carry_out(outputs);
+        self.input(Input::Addresses(addresses));
     }
 
     fn input(&mut self, input: Input) {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.core.handle(self.now(), input, &mut outputs);
-        self.carry_out(outputs);
-    }
-
-    fn carry_out(&mut self, mut outputs: Vec<Output>) {
         for output in outputs.drain(..) {
-            match output {
-                Output::Send { to, frame } => self.links.send(&to, frame),
-                Output::Changed(owner) => self.on_changed(owner),
-                Output::Full(owner) => {
-                    self.metrics.refused_for("registry_full");
-                    tracing::warn!(%owner, "entry refused: the registry is full");
-                }
-                Output::Malformed(peer) => {
-                    self.metrics.frames_malformed.inc();
-                    tracing::warn!(%peer, "malformed gossip frame dropped");
-                }
-            }
+            self.carry_out(output);
         }
         self.outputs = outputs;
     }
 
-    fn on_changed(&mut self, owner: PeerId) {
-        self.metrics.entries_learned.inc();
-        self.view_stale = true;
-        self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
-        if owner != self.me {
-            self.beliefs.heard_of(&owner);
-            return;
-        }
-        let Some(rank) = self.core.registry().rank(&owner) else { return };
-        if self.own.overtaken(rank) {
-            tracing::warn!(
-                "the mesh knows a later session of this peer's key: starting a new one above it. If another process uses the same key, stop one of them"
-            );
-            self.say_own();
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { to, parcel } => self.links.send(&to, &parcel),
+            Output::Reach(peer) => self.reach(peer),
+            Output::Close(peer) => self.close(peer),
+            Output::Changed(_) => {
+                self.metrics.entries_learned.inc();
+                self.view_stale = true;
+                self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
+            }
+            Output::Refused { from: Some(peer), reason } => self.metrics.refused(reason, &peer),
+            Output::Refused { from: None, reason } => {
+                tracing::error!(reason, "own entry cannot be published: shorten labels or model names");
+            }
+            Output::Malformed(peer) => {
+                self.metrics.frames_malformed.inc();
+                tracing::debug!(%peer, "malformed gossip frame dropped");
+            }
+            Output::NewSession(NewSession::Evicted) => {
+                self.metrics.evicted_self.inc();
+                tracing::warn!("the mesh had evicted this peer, which did not answer: going on under a new session");
+            }
+            Output::NewSession(NewSession::Overtaken) => tracing::warn!(
+                "the mesh knows a later session of this peer's key: going on under a new one above it. If another process uses the same key, stop one of them"
+            ),
+            Output::Twin => {
+                tracing::error!("another process uses this peer's key and was started later: this one stops");
+                self.published.superseded.send_replace(true);
+            }
         }
     }
 
-    /// What we believe of somebody has changed: readers and the set of wanted connections want to know.
-    fn believed_anew(&mut self) {
-        self.view_stale = true;
-        self.want_at = self.want_at.min(Instant::now() + WANT_AFTER);
-    }
-
-    fn unreachable(&mut self, peer: PeerId) {
-        if peer != self.me && self.beliefs.unreachable(peer, self.now()) {
-            self.believed_anew();
+    fn reach(&mut self, peer: PeerId) {
+        let entry = self.core.registry().get(&peer);
+        let addresses: Vec<_> = entry.into_iter().flat_map(|entry| entry.payload().multiaddrs()).collect();
+        if addresses.is_empty() || !self.command(Command::Reach(peer, addresses)) {
+            // Told later, and not from inside of the step that asks.
+            self.links.tell_self(Event::Unreachable(peer));
         }
     }
 
-    /// When what we believe or show changes with time alone.
-    fn next_belief_change(&self) -> Instant {
-        let aged = self.beliefs.next_change(|peer| self.streams.best(peer).is_some());
-        let stale = self.published.view.load().stale_at();
-        let next = aged.into_iter().chain(stale).min();
-        next.map_or(self.started + Duration::from_hours(24), |at| self.started + at)
+    fn close(&mut self, peer: PeerId) {
+        let (flushed, commands) = (self.links.flushed_to(&peer), self.commands.clone());
+        self.tasks.spawn(async move {
+            // Whether it was heard or not, the connection goes.
+            let _ = tokio::time::timeout(LAST_WORDS_WITHIN, flushed).await;
+            let _ = commands.send(Command::Disconnect(peer)).await;
+        });
+    }
+
+    /// A full queue means that the driver is behind; whatever was asked for is asked for again.
+    fn command(&self, command: Command) -> bool {
+        self.commands.try_send(command).is_ok()
     }
 
     /// Tells the driver whom to stay connected to.
     fn want(&mut self) {
         let view = self.published.view.load_full();
-        let oldest_ms = unix_ms().saturating_sub(u64::try_from(TTL.as_millis()).unwrap_or(u64::MAX));
-        // Whom we believe gone is dialled now and then all the same, as long as its word is good: that is what
-        // brings two halves together after the network was cut between them.
-        let present: Vec<(&PeerId, &Node)> = view
+        let oldest_ms = unix_ms().saturating_sub(otela_proto::clock::millis(TTL));
+        let neighbours = self.core.wanted_links();
+        // Whom we cannot reach is dialled all the same, as long as it is not agreed that it is gone.
+        let wanted = view
             .nodes()
             .filter(|(peer, node)| {
-                let left = node.entry.rank().lifecycle == Lifecycle::Left;
-                **peer != self.me && !left && node.entry.issued_at_ms() >= oldest_ms
-            })
-            .collect();
-        let alive = present.iter().filter(|(_, node)| node.belief == Belief::Alive).map(|(peer, _)| **peer);
-        let neighbours = self.core.wanted_links(alive, RANDOM_LINKS);
-        let wanted = present
-            .into_iter()
-            .filter(|(peer, node)| {
-                neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive
+                let here = node.is_listed() && **peer != self.me && node.entry.issued_at_ms() >= oldest_ms;
+                here && (neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive)
             })
             .map(|(peer, node)| (*peer, node.entry.payload().multiaddrs().collect()))
             .collect();
         if self.wanted != wanted {
             self.wanted.clone_from(&wanted);
-            // A full queue means the driver is behind; the next look sends the set again.
-            if self.commands.try_send(Command::Want(wanted)).is_err() {
+            if !self.command(Command::Want(wanted)) {
                 self.wanted.clear();
             }
         }
@@ -364,21 +372,42 @@ impl Driver {
         pairs.iter().any(|(mine, theirs)| self.roles.contains(mine) && other.has_role(*theirs))
     }
 
+    /// A wall clock that is far off makes others refuse what we say, or us what they say.
+    fn watch_clock(&mut self) {
+        let skew_ms = self.core.links().skew_ms();
+        self.published.skew_ms.send_replace(skew_ms);
+        self.metrics.skew_ms.set(skew_ms.unwrap_or(0));
+        let off = skew_ms.is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) > SKEW_WARN);
+        if off && self.skew_warned.is_none_or(|at| at.elapsed() > SKEW_WARN_EVERY) {
+            self.skew_warned = Some(Instant::now());
+            let ahead_s = skew_ms.unwrap_or(0) / -1000;
+            tracing::warn!(ahead_s, "this machine's wall clock disagrees with its neighbours': set it (NTP)");
+        }
+    }
+
     /// Publishes a new view if anything in it has changed.
     fn settle(&mut self) {
         if self.joined_at.is_some_and(|at| at <= Instant::now()) {
             self.published.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
         }
-        let now = self.now();
+        let session = self.core.session();
+        self.published.session.send_if_modified(|old| std::mem::replace(old, session) != session);
+        let now = self.started.elapsed();
         let old = self.published.view.load();
         if !self.view_stale && old.stale_at().is_none_or(|at| now < at) {
             return;
         }
         self.view_stale = false;
-        let view = View::build(self.core.registry(), self.beliefs.all(), now, TTL, old.generation + 1);
-        self.metrics.entries.set(i64::try_from(self.core.registry().len()).unwrap_or(i64::MAX));
+        let view = self.core.view(now, old.generation + 1);
+        self.metrics.seen(self.core.registry(), &view);
         let generation = view.generation;
         self.published.view.store(Arc::new(view));
         self.published.generation.send_replace(generation);
     }
+}
+
+/// Wall time in milliseconds since the Unix epoch.
+pub(super) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

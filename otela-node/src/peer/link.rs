@@ -2,20 +2,22 @@
 //! waits for the other and no tie has to be broken.
 
 use super::{
-    defaults::{LINK_QUEUE, SEEN_MAX},
-    gossip::Event,
+    defaults::{READ_BYTES_MAX, READ_FRAMES_MAX, SEEN_MAX},
+    gossip::{Event, unix_ms},
     metrics::PeerMetrics,
-    own::unix_ms,
     streams::{Connection, EndingIo, OpenError},
 };
 use crate::tasks::Tasks;
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt, future::join_all};
-use libp2p::{PeerId, StreamProtocol, core::upgrade::NegotiationError};
+use libp2p::{PeerId, StreamProtocol, core::upgrade::NegotiationError, swarm::ConnectionId};
 use otela_proto::{
-    entry::{Entry, SignedHash},
+    accusation::Accusation,
+    entry::{Entry, Refusal, SignedHash},
+    gossip::Outbox,
     id::MeshName,
-    wire::{FRAME_BYTES_MAX, Frame, Say},
+    member::Parcel,
+    wire::{Entries, FRAME_BYTES_MAX, Frame, Say},
 };
 use prost::Message;
 use std::{
@@ -26,14 +28,18 @@ use std::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWrite},
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
+    time::Instant,
 };
-use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::{
+    codec::{FramedRead, FramedWrite, LengthDelimitedCodec},
+    sync::CancellationToken,
+};
 
 /// A broken stream on a standing connection is opened again after this pause.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// The hashes of entries that were verified not long ago: two generations, so that it is bounded and cheap.
+/// The hashes of signed bytes that were verified not long ago: two generations, so that it is bounded and cheap.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<[HashSet<SignedHash>; 2]>);
 
@@ -71,24 +77,30 @@ impl Reader {
     /// Reads until the stream ends or breaks the protocol.
     pub(super) async fn read(self, peer: PeerId, stream: EndingIo) {
         let mut frames = FramedRead::new(stream, codec());
+        let mut allowance = Allowance::new();
         while let Some(frame) = frames.next().await {
-            let say = match frame.map(|bytes| Frame::decode(bytes.freeze())) {
-                Ok(Ok(Frame { say: Some(say) })) => say,
-                // A newer peer may say something that we do not know.
-                Ok(Ok(Frame { say: None })) => continue,
-                Ok(Err(error)) => {
-                    self.metrics.frames_malformed.inc();
-                    tracing::warn!(%peer, %error, "closing a gossip stream: malformed frame");
-                    return;
-                }
+            let bytes = match frame {
+                Ok(bytes) => bytes,
                 Err(error) => {
                     tracing::debug!(%peer, %error, "gossip stream ended");
                     return;
                 }
             };
-            let event = match say {
-                Say::Entries(page) => Event::Entries(peer, self.verify(peer, &page.signed)),
-                say => Event::Heard(peer, say),
+            if let Some(pause) = allowance.take(bytes.len()) {
+                // Not reading is what slows a flooder down: its stream's window fills.
+                self.metrics.reads_throttled.inc();
+                tokio::time::sleep(pause).await;
+            }
+            let event = match Frame::decode(bytes.freeze()) {
+                Ok(Frame { say: Some(Say::Entries(page)) }) => self.verify(peer, &page),
+                Ok(Frame { say: Some(say) }) => Event::Heard(peer, say),
+                // A newer peer may say something that we do not know.
+                Ok(Frame { say: None }) => continue,
+                Err(error) => {
+                    self.metrics.frames_malformed.inc();
+                    tracing::warn!(%peer, %error, "closing a gossip stream: malformed frame");
+                    return;
+                }
             };
             if self.events.send(event).await.is_err() {
                 return;
@@ -96,40 +108,88 @@ impl Reader {
         }
     }
 
-    fn verify(&self, peer: PeerId, signed: &[Vec<u8>]) -> Vec<Entry> {
+    fn verify(&self, peer: PeerId, page: &Entries) -> Event {
         let now_ms = unix_ms();
-        let mut entries = Vec::new();
+        let entries = self.open(peer, &page.signed, |bytes| Entry::open(bytes, &self.mesh, now_ms));
+        let accusations = self.open(peer, &page.accusations, |bytes| Accusation::open(bytes, &self.mesh, now_ms));
+        Event::Entries(peer, entries, accusations)
+    }
+
+    /// Checks each of `signed` that was not seen lately.
+    fn open<T>(&self, from: PeerId, signed: &[Bytes], open: impl Fn(&[u8]) -> Result<T, Refusal>) -> Vec<T> {
+        let mut opened = Vec::new();
         for bytes in signed {
             let hash = SignedHash::of(bytes);
             if self.seen.contains(&hash) {
                 continue;
             }
-            match Entry::open(bytes, &self.mesh, now_ms) {
-                Ok(entry) => {
+            match open(bytes) {
+                Ok(statement) => {
                     self.seen.insert(hash);
-                    entries.push(entry);
+                    opened.push(statement);
                 }
-                Err(refusal) => {
-                    self.metrics.refused(refusal);
-                    tracing::warn!(from = %peer, reason = refusal.reason(), "entry refused");
-                }
+                Err(refusal) => self.metrics.refused(refusal.reason(), &from),
             }
         }
-        entries
+        opened
     }
 }
 
-enum Outgoing {
-    Frame(Frame),
-    /// Answered when everything before it has been written.
-    Flushed(oneshot::Sender<()>),
+/// What one neighbour may send in a second before it is read more slowly.
+#[derive(Debug)]
+struct Allowance {
+    began: Instant,
+    frames: usize,
+    bytes: usize,
 }
 
-/// The streams that we write on, one for each neighbour.
+impl Allowance {
+    fn new() -> Self {
+        Self { began: Instant::now(), frames: 0, bytes: 0 }
+    }
+
+    /// Counts a frame. Returns for how long not to read on.
+    fn take(&mut self, bytes: usize) -> Option<Duration> {
+        let elapsed = self.began.elapsed();
+        if elapsed >= Duration::from_secs(1) {
+            *self = Self::new();
+        }
+        self.frames += 1;
+        self.bytes += bytes;
+        let over = self.frames > READ_FRAMES_MAX || self.bytes > READ_BYTES_MAX;
+        over.then(|| Duration::from_secs(1).saturating_sub(elapsed))
+    }
+}
+
+/// What waits for one neighbour, and who wants to know when it has been written.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<(Outbox, Vec<oneshot::Sender<()>>)>,
+    filled: Notify,
+}
+
+impl Queue {
+    fn with<T>(&self, f: impl FnOnce(&mut Outbox, &mut Vec<oneshot::Sender<()>>) -> T) -> T {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (outbox, flushes) = &mut *waiting;
+        f(outbox, flushes)
+    }
+}
+
+/// A stream that we write on.
+#[derive(Debug)]
+struct Writer {
+    connection: ConnectionId,
+    queue: Arc<Queue>,
+    closed: CancellationToken,
+}
+
+/// The streams that we write on, one on each connection. More than one to one peer are rare, and all of them are
+/// written: where two processes use one key, that is how both learn of it.
 #[derive(Debug)]
 pub(super) struct Links {
     protocol: StreamProtocol,
-    writers: HashMap<PeerId, mpsc::Sender<Outgoing>>,
+    writers: HashMap<PeerId, Vec<Writer>>,
     events: mpsc::Sender<Event>,
     metrics: PeerMetrics,
     tasks: Tasks,
@@ -145,62 +205,94 @@ impl Links {
         Self { protocol, writers: HashMap::new(), events, metrics, tasks }
     }
 
-    /// Opens a stream on `connection`. Frames queue from now on.
+    /// Opens a stream on `connection`. What is sent queues from now on.
     pub(super) fn open(&mut self, connection: &Arc<Connection>) {
-        let (frames, queue) = mpsc::channel(LINK_QUEUE);
-        let peer = connection.peer();
-        self.writers.insert(peer, frames);
+        let (queue, closed) = (Arc::new(Queue::default()), CancellationToken::new());
+        let (peer, id) = (connection.peer(), connection.id());
+        self.close(&peer, id);
+        let writer = Writer { connection: id, queue: Arc::clone(&queue), closed: closed.clone() };
+        self.writers.entry(peer).or_default().push(writer);
         let (connection, protocol, events) = (Arc::clone(connection), self.protocol.clone(), self.events.clone());
+        let metrics = self.metrics.clone();
         self.tasks.spawn(async move {
-            let stranger = match write(&connection, protocol, queue).await {
-                // The queue was closed: the link is no longer wanted.
-                Ok(()) => return,
-                Err(error) => is_stranger(&error),
+            let error = tokio::select! {
+                () = closed.cancelled() => return,
+                error = write(&connection, protocol, &queue, &metrics) => error,
             };
-            let event = if stranger { Event::Stranger(peer) } else { Event::StreamEnded(peer) };
+            let stranger = is_stranger(&error);
             if !stranger {
                 tokio::time::sleep(REOPEN_AFTER).await;
             }
+            let event = if stranger { Event::Stranger(peer) } else { Event::StreamEnded(peer, id) };
             let _ = events.send(event).await;
         });
     }
 
-    pub(super) fn close(&mut self, peer: &PeerId) {
-        self.writers.remove(peer);
+    /// Closes the stream on one connection.
+    pub(super) fn close(&mut self, peer: &PeerId, id: ConnectionId) {
+        let Some(writers) = self.writers.get_mut(peer) else { return };
+        for closed in writers.extract_if(.., |writer| writer.connection == id) {
+            closed.closed.cancel();
+        }
+        if writers.is_empty() {
+            self.writers.remove(peer);
+        }
     }
 
-    /// Queues a frame; a full queue drops it, which anti-entropy heals.
-    pub(super) fn send(&self, to: &PeerId, frame: Frame) {
-        let Some(writer) = self.writers.get(to) else { return };
-        match writer.try_send(Outgoing::Frame(frame)) {
-            Ok(()) => self.metrics.frames_sent.inc(),
-            Err(_) => self.metrics.frames_dropped.inc(),
-        };
+    /// Closes all streams to one peer.
+    pub(super) fn close_all(&mut self, peer: &PeerId) {
+        for writer in self.writers.remove(peer).into_iter().flatten() {
+            writer.closed.cancel();
+        }
     }
 
-    /// Resolves when what is queued now has been written to every neighbour.
+    /// Queues a parcel. The queue is bounded: of too many the oldest go, which anti-entropy heals.
+    pub(super) fn send(&self, to: &PeerId, parcel: &Parcel) {
+        for Writer { queue, .. } in self.writers.get(to).into_iter().flatten() {
+            let dropped = queue.with(|outbox, _| outbox.push(parcel.clone()));
+            self.metrics.parcels_dropped.inc_by(dropped as u64);
+            queue.filled.notify_one();
+        }
+    }
+
+    /// An event of our own, told after those that wait.
+    pub(super) fn tell_self(&self, event: Event) {
+        let events = self.events.clone();
+        self.tasks.spawn(async move {
+            let _ = events.send(event).await;
+        });
+    }
+
+    /// Resolves when what is queued now has been written to every neighbour, or cannot be.
     pub(super) fn flushed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let waits: Vec<_> = self
-            .writers
-            .values()
-            .filter_map(|writer| {
-                let (done, flushed) = oneshot::channel();
-                writer.try_send(Outgoing::Flushed(done)).ok()?;
-                Some(flushed)
-            })
-            .collect();
+        let waits: Vec<_> = self.writers.values().flatten().map(|writer| flush(&writer.queue)).collect();
+        async {
+            join_all(waits).await;
+        }
+    }
+
+    /// The same for one neighbour.
+    pub(super) fn flushed_to(&self, peer: &PeerId) -> impl Future<Output = ()> + Send + 'static {
+        let waits: Vec<_> = self.writers.get(peer).into_iter().flatten().map(|writer| flush(&writer.queue)).collect();
         async {
             join_all(waits).await;
         }
     }
 }
 
-async fn write(
-    connection: &Connection,
-    protocol: StreamProtocol,
-    mut queue: mpsc::Receiver<Outgoing>,
-) -> Result<(), OpenError> {
-    let stream = connection.open(protocol).await?;
+fn flush(queue: &Queue) -> oneshot::Receiver<()> {
+    let (done, flushed) = oneshot::channel();
+    queue.with(|_, flushes| flushes.push(done));
+    queue.filled.notify_one();
+    flushed
+}
+
+/// Writes what is queued until the stream ends.
+async fn write(connection: &Connection, protocol: StreamProtocol, queue: &Queue, metrics: &PeerMetrics) -> OpenError {
+    let stream = match connection.open(protocol).await {
+        Ok(stream) => stream,
+        Err(error) => return error,
+    };
     let (mut reading, writing) = tokio::io::split(stream);
     let mut frames = FramedWrite::new(writing, codec());
     // The neighbour says nothing here; a read ends when the stream does, or when negotiation, which is lazy, fails.
@@ -209,29 +301,35 @@ async fn write(
     tokio::pin!(ended);
     loop {
         tokio::select! {
-            outgoing = queue.recv() => match outgoing {
-                None => return Ok(()),
-                Some(outgoing) => write_one(&mut frames, outgoing).await.map_err(OpenError::Io)?,
-            },
+            () = queue.filled.notified() => {
+                if let Err(error) = drain(&mut frames, queue, metrics).await {
+                    return OpenError::Io(error);
+                }
+            }
             read = &mut ended => {
                 let error = read.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
-                return Err(OpenError::Io(error));
+                return OpenError::Io(error);
             }
         }
     }
 }
 
-async fn write_one<W: AsyncWrite + Unpin>(
+async fn drain<W: AsyncWrite + Unpin>(
     frames: &mut FramedWrite<W, LengthDelimitedCodec>,
-    outgoing: Outgoing,
+    queue: &Queue,
+    metrics: &PeerMetrics,
 ) -> io::Result<()> {
-    match outgoing {
-        Outgoing::Frame(frame) => frames.send(Bytes::from(frame.encode_to_vec())).await,
-        Outgoing::Flushed(done) => {
-            let _ = done.send(());
-            Ok(())
-        }
+    while let Some(frame) = queue.with(|outbox, _| outbox.pop()) {
+        let bytes = frame.encode_to_vec();
+        metrics.frames_sent.inc();
+        metrics.bytes_sent.inc_by(bytes.len() as u64);
+        frames.send(Bytes::from(bytes)).await?;
     }
+    for done in queue.with(|outbox, flushes| if outbox.is_empty() { std::mem::take(flushes) } else { Vec::new() }) {
+        // One that has given up does not mind.
+        let _ = done.send(());
+    }
+    Ok(())
 }
 
 /// Whether the remote does not speak our mesh's protocol.

@@ -1,16 +1,29 @@
 //! What a peer counts.
 
+use super::defaults::REFUSED_LOG_EVERY;
 use crate::telemetry::Metrics;
-use otela_proto::entry::Refusal;
+use libp2p::PeerId;
+use otela_proto::registry::{Belief, Registry, View};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::time::Instant;
 
 /// One label with few values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct Reason {
     reason: &'static str,
+}
+
+/// The same for what is believed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
 }
 
 /// The counters and gauges of a peer.
@@ -21,12 +34,20 @@ pub(super) struct PeerMetrics {
     pub(super) dials_failed: Counter,
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
-    pub(super) entries: Gauge,
+    entries: Gauge,
+    beliefs: Family<State, Gauge>,
+    departed: Gauge,
+    graves: Gauge,
+    pub(super) skew_ms: Gauge,
+    pub(super) evicted_self: Counter,
     pub(super) entries_learned: Counter,
     entries_refused: Family<Reason, Counter>,
     pub(super) frames_sent: Counter,
-    pub(super) frames_dropped: Counter,
+    pub(super) bytes_sent: Counter,
+    pub(super) parcels_dropped: Counter,
+    pub(super) reads_throttled: Counter,
     pub(super) frames_malformed: Counter,
+    refusals_logged: Arc<Mutex<HashMap<&'static str, (Instant, u64)>>>,
 }
 
 impl PeerMetrics {
@@ -40,21 +61,54 @@ impl PeerMetrics {
             add("otela_peer_strangers", "Connections closed because the peer is of another mesh", &m.strangers);
             add("otela_registry_entries_learned", "Entries that replaced older ones or were new", &m.entries_learned);
             add("otela_gossip_frames_sent", "Gossip frames handed to neighbours", &m.frames_sent);
-            add("otela_gossip_frames_dropped", "Gossip frames dropped because a queue was full", &m.frames_dropped);
+            add("otela_gossip_sent_bytes", "Bytes of gossip frames, without what the transport adds", &m.bytes_sent);
+            add("otela_gossip_dropped", "Entries and messages dropped since a neighbour was slow", &m.parcels_dropped);
+            add("otela_gossip_throttled", "Pauses in reading from neighbours that send too much", &m.reads_throttled);
+            add("otela_peer_evictions_of_self", "New sessions because the mesh had evicted the old", &m.evicted_self);
             add("otela_gossip_frames_malformed", "Gossip frames that break the protocol", &m.frames_malformed);
             r.register("otela_peer_connections", "Open connections to other peers", m.connections.clone());
             r.register("otela_registry_entries", "Owners in the registry", m.entries.clone());
+            r.register("otela_registry_departed", "Owners that have left or were evicted", m.departed.clone());
+            r.register("otela_registry_tombstones", "Owners of whom only a tombstone is kept", m.graves.clone());
+            r.register("otela_registry_believed", "Present nodes, by what is believed of them", m.beliefs.clone());
+            r.register(
+                "otela_peer_clock_skew_milliseconds",
+                "Median of neighbours' clocks ahead of ours",
+                m.skew_ms.clone(),
+            );
             let refused = m.entries_refused.clone();
-            r.register("otela_registry_entries_refused", "Entries refused, by reason", refused);
+            r.register("otela_registry_entries_refused", "Entries and accusations refused, by reason", refused);
         });
         m
     }
 
-    pub(super) fn refused(&self, refusal: Refusal) {
-        self.refused_for(refusal.reason());
+    /// Counts a refusal, and now and then says so: whoever floods us must not flood the log.
+    pub(super) fn refused(&self, reason: &'static str, from: &PeerId) {
+        self.entries_refused.get_or_create(&Reason { reason }).inc();
+        let mut logged = self.refusals_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let (at, since) = logged.entry(reason).or_insert((now - REFUSED_LOG_EVERY, 0));
+        *since += 1;
+        if *at + REFUSED_LOG_EVERY <= now {
+            tracing::warn!(%from, reason, count = *since, "refused what a neighbour passed on");
+            (*at, *since) = (now, 0);
+        }
     }
 
-    pub(super) fn refused_for(&self, reason: &'static str) {
-        self.entries_refused.get_or_create(&Reason { reason }).inc();
+    /// Sets the gauges from what is known now.
+    pub(super) fn seen(&self, registry: &Registry, view: &View) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.entries.set(number(registry.len()));
+        self.departed.set(number(registry.departed()));
+        self.graves.set(number(registry.graves()));
+        let mut counts = [(Belief::Alive.name(), 0), ("unreachable", 0), ("suspect", 0)];
+        for (_, node) in view.nodes().filter(|(_, node)| node.is_listed()) {
+            for (name, count) in &mut counts {
+                *count += usize::from(*name == node.belief.name());
+            }
+        }
+        for (state, count) in counts {
+            self.beliefs.get_or_create(&State { state }).set(number(count));
+        }
     }
 }

@@ -5,7 +5,6 @@
 //! beyond that (serve an engine, take clients' requests, schedule) is built on the handle from outside; this
 //! module knows of none of it.
 
-mod beliefs;
 mod config;
 mod defaults;
 mod dialer;
@@ -16,22 +15,21 @@ mod identity;
 mod link;
 mod metrics;
 pub mod observe;
-mod own;
 mod streams;
 mod transport;
 pub mod tunnel;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
-pub use config::PeerConfig;
+pub use config::{Patience, PeerConfig};
 pub use driver::ListenError;
 pub use identity::{Identity, IdentityError};
-pub use own::Announcement;
+pub use otela_proto::own::Announcement;
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
 use arc_swap::ArcSwap;
-use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE};
+use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
@@ -117,6 +115,8 @@ impl Peer {
             generation: watch::channel(0).0,
             session: watch::channel(Session { peer: id, epoch: Epoch(0) }).0,
             joined: watch::channel(false).0,
+            superseded: watch::channel(false).0,
+            skew_ms: watch::channel(None).0,
         };
         let gossip = gossip::Driver::new(
             &config,
@@ -193,6 +193,24 @@ impl Peer {
         *self.inner.published.joined.borrow()
     }
 
+    /// Resolves when another process was found to use this peer's key and to go on: this one must stop.
+    pub async fn superseded(&self) {
+        // The sender lives in this handle, so the wait ends in no other way.
+        let _ = self.inner.published.superseded.subscribe().wait_for(|superseded| *superseded).await;
+    }
+
+    /// Whether another process was found to use this peer's key and to go on.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        *self.inner.published.superseded.borrow()
+    }
+
+    /// How far the neighbours' wall clocks are ahead of ours, in milliseconds: the median, once it was measured.
+    #[must_use]
+    pub fn skew_ms(&self) -> Option<i64> {
+        *self.inner.published.skew_ms.borrow()
+    }
+
     /// The addresses that this peer announces, each ending in its id.
     #[must_use]
     pub fn addresses(&self) -> Vec<Multiaddr> {
@@ -259,7 +277,12 @@ impl Peer {
         {
             self.report_failure(to);
         }
-        Ok((sent?, connection.path()))
+        let answer = sent?;
+        if connection.has_served(SERVED_EVERY) {
+            // A full queue loses a good word; the next answer says the same.
+            let _ = self.inner.events.try_send(gossip::Event::Served(*to));
+        }
+        Ok((answer, connection.path()))
     }
 
     /// Takes a peer out of rotation for a while, because it failed to answer.

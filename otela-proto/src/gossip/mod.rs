@@ -1,20 +1,29 @@
-//! RG/1: how entries spread (the reasons and the numbers are in docs/registry.md).
+//! RG/1: how entries and accusations spread (the reasons and the numbers are in docs/registry.md).
 //!
-//! *Push*: each new entry goes once to two ring neighbours and a few random ones, after a short wait that batches.
+//! *Push*: each new one goes once to two ring neighbours and a few random ones, after a short wait that batches.
 //! *Anti-entropy*: two peers compare a 16-byte root, then digests (by bucket when there are many), then send
-//! what the other lacks in bounded pages. The core does no I/O: [`Gossip::handle`] takes one input with the
-//! time, and appends what has to happen to a list.
+//! what the other lacks in bounded pages. The replica itself is an argument; what is to be sent is appended to a list.
 
 mod digest;
+mod links;
+mod outbox;
+mod pace;
+
+pub use links::{Link, Links};
+pub(crate) use links::{predecessor, successor};
+pub use outbox::Outbox;
 
 use crate::{
+    accusation::Accusation,
     entry::Entry,
     id::Place,
-    registry::{Learned, Registry},
-    wire::{Entries, Frame, Root, Say, Want},
+    registry::Registry,
+    step::{Output, Parcel},
+    wire::{Root, Say, Want},
 };
 use libp2p_identity::PeerId;
-use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IteratorRandom};
+use pace::Pace;
+use rand::{Rng, RngExt, seq::IteratorRandom};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -23,9 +32,9 @@ use std::{
 /// New entries wait this long for company before they are pushed.
 const PUSH_BATCH: Duration = Duration::from_millis(2);
 /// After something new was learned, roots are compared again at these distances.
-const PROBE_AFTER: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(600)];
+const COMPARE_AFTER: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(600)];
 /// Roots are compared with somebody this often, give or take a fifth, when nothing happens.
-const IDLE_PROBE: Duration = Duration::from_secs(10);
+const IDLE_COMPARE: Duration = Duration::from_secs(10);
 /// Links slower than this get more random copies, since each further hop would cost as much again.
 const SLOW_LINK: Duration = Duration::from_millis(40);
 /// Random targets of a push beside the two ring neighbours: near, and when any link is slow.
@@ -37,289 +46,228 @@ const PAGE_BYTES: usize = 64 * 1024;
 /// Most owners asked for, or answered, in one exchange; the next comparison goes on from there.
 const EXCHANGE_OWNERS_MAX: usize = 2_048;
 
-/// Something that happened to this peer.
-#[derive(Debug)]
-pub enum Input {
-    /// A link to a neighbour is up; `rtt` as far as it is known.
-    LinkUp {
-        /// The neighbour.
-        peer: PeerId,
-        /// Round trip time.
-        rtt: Option<Duration>,
-    },
-    /// The link is gone.
-    LinkDown(PeerId),
-    /// A frame other than entries arrived.
-    Say {
-        /// From whom.
-        from: PeerId,
-        /// What it said.
-        say: Say,
-    },
-    /// Verified entries arrived.
-    Entries {
-        /// From whom.
-        from: PeerId,
-        /// The entries, each checked by [`Entry::open`].
-        entries: Vec<Entry>,
-    },
-    /// This peer has published its own entry.
-    Own(Box<Entry>),
-    /// The time asked for by [`Gossip::wake_at`] has come.
-    Tick,
+/// What waits to be pushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Item {
+    Entry(PeerId),
+    Accusation { subject: PeerId, accuser: PeerId },
 }
 
-/// Something to do.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Output {
-    /// Send `frame` to a linked peer. If its queue is full the frame may be dropped: anti-entropy heals it.
-    Send {
-        /// To whom.
-        to: PeerId,
-        /// What.
-        frame: Frame,
-    },
-    /// The entry of this owner is new: readers want a new view.
-    Changed(PeerId),
-    /// An entry of a new owner was refused because the registry is full.
-    Full(PeerId),
-    /// The frame of this peer breaks the protocol; it was dropped.
-    Malformed(PeerId),
-}
-
-/// The gossip of one peer: its replica, its links and its timers.
+/// The gossip of one peer: what waits to be pushed, and when replicas are compared.
 #[derive(Debug)]
-pub struct Gossip {
-    me: PeerId,
-    registry: Registry,
-    links: BTreeMap<PeerId, Option<Duration>>,
-    rng: SmallRng,
-    /// Owners whose entries wait to be pushed, and whom not to send each (it came from there).
-    fresh: BTreeMap<PeerId, BTreeSet<PeerId>>,
+pub(crate) struct Gossip {
+    me: Place,
+    /// What waits to be pushed, and whom not to send each (it came from there).
+    fresh: BTreeMap<Item, BTreeSet<PeerId>>,
+    /// Owners of another session than before: they are sent it back, for two processes may use one key.
+    echoed: BTreeSet<PeerId>,
     push_at: Option<Duration>,
-    probes: BTreeSet<Duration>,
-    idle_probe_at: Duration,
+    pace: Pace,
+    compare_at: BTreeSet<Duration>,
+    idle_compare_at: Duration,
 }
 
 impl Gossip {
-    /// The gossip of `me`, with an empty replica.
-    #[must_use]
-    pub fn new(me: PeerId, seed: u64) -> Self {
+    pub(crate) fn new(me: &PeerId) -> Self {
         Self {
-            me,
-            registry: Registry::default(),
-            links: BTreeMap::new(),
-            rng: SmallRng::seed_from_u64(seed),
+            me: Place::of(me),
             fresh: BTreeMap::new(),
+            echoed: BTreeSet::new(),
             push_at: None,
-            probes: BTreeSet::new(),
-            idle_probe_at: IDLE_PROBE,
+            pace: Pace::default(),
+            compare_at: BTreeSet::new(),
+            idle_compare_at: IDLE_COMPARE,
         }
     }
 
-    /// The replica.
-    #[must_use]
-    pub fn registry(&self) -> &Registry {
-        &self.registry
+    /// When [`Self::tick`] is due.
+    pub(crate) fn wake_at(&self) -> Duration {
+        let timers = [self.push_at, self.pace.next(), self.compare_at.first().copied()];
+        timers.into_iter().flatten().fold(self.idle_compare_at, Duration::min)
     }
 
-    /// When [`Input::Tick`] is due.
-    #[must_use]
-    pub fn wake_at(&self) -> Duration {
-        let timers = [self.push_at, self.probes.first().copied()];
-        timers.into_iter().flatten().fold(self.idle_probe_at, Duration::min)
+    /// The replica has a new entry of `owner`; `from` has it already.
+    pub(crate) fn learned_entry(&mut self, owner: PeerId, from: Option<PeerId>, now: Duration) {
+        // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.
+        if self.pace.admit(owner, now) {
+            self.fresh.insert(Item::Entry(owner), from.into_iter().collect());
+        }
+        self.learned(now);
     }
 
-    /// Takes one input at `now`, a monotonic time of the caller, and appends what has to be done to `out`.
-    pub fn handle(&mut self, now: Duration, input: Input, out: &mut Vec<Output>) {
-        match input {
-            Input::LinkUp { peer, rtt } => {
-                // At once on every new link: this is how a joiner gets the mesh, and how partitions heal.
-                if self.links.insert(peer, rtt).is_none() {
-                    self.send_root(peer, out);
-                }
-            }
-            Input::LinkDown(peer) => {
-                self.links.remove(&peer);
-            }
-            Input::Say { from, say } => self.on_say(from, say, out),
-            Input::Entries { from, entries } => {
-                for entry in entries {
-                    self.learn(now, entry, Some(from), out);
-                }
-            }
-            Input::Own(entry) => self.learn(now, *entry, None, out),
-            Input::Tick => self.on_tick(now, out),
+    /// The newest entry of `owner` is of another session than before. If the old session's process still runs, it
+    /// hears of that from us.
+    pub(crate) fn echo(&mut self, owner: PeerId) {
+        self.echoed.insert(owner);
+    }
+
+    /// The replica has a new accusation; `from` has it already.
+    pub(crate) fn learned_accusation(&mut self, accusation: &Accusation, from: Option<PeerId>, now: Duration) {
+        let item = Item::Accusation { subject: accusation.charge().subject, accuser: accusation.accuser() };
+        self.fresh.insert(item, from.into_iter().collect());
+        self.learned(now);
+    }
+
+    fn learned(&mut self, now: Duration) {
+        self.push_at.get_or_insert(now + PUSH_BATCH);
+        self.compare_at.extend(COMPARE_AFTER.map(|after| now + after));
+        while self.compare_at.len() > COMPARE_AFTER.len() {
+            // Under steady change the nearest and the farthest are enough.
+            let second = self.compare_at.iter().nth(1).copied();
+            second.map(|at| self.compare_at.remove(&at));
         }
     }
 
-    /// The peers that should be linked for the ring to be whole: successor and predecessor of `me` among
-    /// `live`, and as many random ones as are missing up to `random` links beyond them.
-    pub fn wanted_links(&mut self, live: impl Iterator<Item = PeerId>, random: usize) -> Vec<PeerId> {
-        let ring: BTreeMap<Place, PeerId> =
-            live.filter(|peer| *peer != self.me).map(|peer| (Place::of(&peer), peer)).collect();
-        let mut wanted = self.ring_neighbours(&ring);
-        let linked = ring.values().filter(|peer| self.links.contains_key(peer) && !wanted.contains(peer)).count();
-        let more = random.saturating_sub(linked);
-        let others = ring.values().filter(|peer| !wanted.contains(peer) && !self.links.contains_key(peer)).copied();
-        let picked = others.sample(&mut self.rng, more);
-        wanted.extend(picked);
-        wanted
+    /// What waits is pushed at the next tick, which is due now: Down and Left must not be lost with the process.
+    pub(crate) fn hurry(&mut self, now: Duration) {
+        self.push_at = self.push_at.map(|_| now);
     }
 
-    fn on_say(&mut self, from: PeerId, say: Say, out: &mut Vec<Output>) {
-        let answer = match say {
-            Say::Entries(_) | Say::Probe(_) | Say::Answer(_) | Say::Ask(_) | Say::Report(_) => return,
-            Say::Root(root) => self.on_root(&root),
-            Say::Buckets(buckets) => self.on_buckets(&buckets),
-            Say::Digest(digest) => self.on_digest(&digest),
-            Say::Want(want) => Some(self.on_want(&want)),
-        };
-        match answer {
-            Some(says) => out.extend(says.into_iter().map(|say| send(from, say))),
-            None => out.push(Output::Malformed(from)),
+    /// Does what is due at `now`.
+    pub(crate) fn tick(
+        &mut self,
+        now: Duration,
+        registry: &Registry,
+        links: &Links,
+        rng: &mut impl Rng,
+        out: &mut Vec<Output>,
+    ) {
+        for owner in self.pace.take_due(now) {
+            self.fresh.insert(Item::Entry(owner), BTreeSet::new());
+            self.push_at = Some(now);
         }
-    }
-
-    fn on_root(&self, root: &Root) -> Option<Vec<Say>> {
-        let theirs: [u8; 16] = root.hash.as_slice().try_into().ok()?;
-        if theirs == self.registry.root() {
-            return Some(Vec::new());
-        }
-        let larger = self.registry.len().max(usize::try_from(root.count).unwrap_or(usize::MAX));
-        let answer = if larger > PLAIN_DIGEST_MAX { digest::buckets(&self.registry) } else { self.digest_of(u32::MAX) };
-        Some(vec![answer])
-    }
-
-    fn on_buckets(&self, buckets: &crate::wire::Buckets) -> Option<Vec<Say>> {
-        let unlike = digest::unlike_buckets(&self.registry, buckets)?;
-        Some(if unlike == 0 { Vec::new() } else { vec![self.digest_of(unlike)] })
-    }
-
-    /// A digest is answered with what its sender lacks and a wish for what it has more of.
-    fn on_digest(&self, theirs: &crate::wire::Digest) -> Option<Vec<Say>> {
-        let difference = digest::compare(&self.registry, theirs)?;
-        let mut says = pages(difference.theirs_to_learn.iter().filter_map(|place| self.registry.at_place(*place)));
-        if !difference.ours_to_learn.is_empty() {
-            let places = difference.ours_to_learn.iter().take(EXCHANGE_OWNERS_MAX).map(|place| place.0).collect();
-            says.push(Say::Want(Want { places }));
-        }
-        Some(says)
-    }
-
-    fn on_want(&self, want: &Want) -> Vec<Say> {
-        let places = want.places.iter().take(EXCHANGE_OWNERS_MAX);
-        pages(places.filter_map(|place| self.registry.at_place(Place(*place))))
-    }
-
-    fn digest_of(&self, mask: u32) -> Say {
-        digest::digest(&self.registry, mask)
-    }
-
-    fn learn(&mut self, now: Duration, entry: Entry, from: Option<PeerId>, out: &mut Vec<Output>) {
-        let owner = entry.owner();
-        match self.registry.learn(entry, now) {
-            Learned::Stale | Learned::Buried | Learned::Backwards | Learned::UnknownSubject => {}
-            Learned::Full => out.push(Output::Full(owner)),
-            Learned::New => {
-                // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.
-                self.fresh.insert(owner, from.into_iter().collect());
-                self.push_at.get_or_insert(now + PUSH_BATCH);
-                self.probes.extend(PROBE_AFTER.map(|after| now + after));
-                while self.probes.len() > PROBE_AFTER.len() {
-                    // Under steady change the nearest and the farthest probe are enough.
-                    let second = self.probes.iter().nth(1).copied();
-                    second.map(|at| self.probes.remove(&at));
-                }
-                out.push(Output::Changed(owner));
-            }
-        }
-    }
-
-    fn on_tick(&mut self, now: Duration, out: &mut Vec<Output>) {
         if self.push_at.is_some_and(|at| at <= now) {
             self.push_at = None;
-            self.push(out);
+            self.push(registry, links, rng, out);
         }
-        let mut probe = false;
-        while self.probes.first().is_some_and(|at| *at <= now) {
-            self.probes.pop_first();
-            probe = true;
+        let mut compare = false;
+        while self.compare_at.first().is_some_and(|at| *at <= now) {
+            self.compare_at.pop_first();
+            compare = true;
         }
-        if self.idle_probe_at <= now {
-            probe = true;
+        if self.idle_compare_at <= now {
+            compare = true;
         }
-        if probe {
-            let spread = self.rng.random_range(0.8..1.2);
-            self.idle_probe_at = now + IDLE_PROBE.mul_f64(spread);
-            if let Some(peer) = self.links.keys().choose(&mut self.rng).copied() {
-                self.send_root(peer, out);
+        if compare {
+            self.idle_compare_at = now + IDLE_COMPARE.mul_f64(rng.random_range(0.8..1.2));
+            if let Some(peer) = links.peers().choose(rng).copied() {
+                compare_with(peer, registry, out);
             }
         }
     }
 
-    fn push(&mut self, out: &mut Vec<Output>) {
-        let targets = self.push_targets();
+    fn push(&mut self, registry: &Registry, links: &Links, rng: &mut impl Rng, out: &mut Vec<Output>) {
+        let targets = self.push_targets(links, rng);
         let fresh = std::mem::take(&mut self.fresh);
-        for target in targets {
-            let entries = fresh
-                .iter()
-                .filter(|(owner, known_by)| **owner != target && !known_by.contains(&target))
-                .filter_map(|(owner, _)| self.registry.get(owner));
-            out.extend(pages(entries).into_iter().map(|say| send(target, say)));
+        for owner in std::mem::take(&mut self.echoed).into_iter().filter(|owner| links.contains(owner)) {
+            let entry = registry.get(&owner).cloned().map(Parcel::Entry);
+            out.extend(entry.map(|parcel| Output::Send { to: owner, parcel }));
+        }
+        // Entries sort before accusations, which may be about them.
+        for (item, known_by) in &fresh {
+            let Some(parcel) = item.parcel(registry) else { continue };
+            let owner = item.signer();
+            for target in targets.iter().filter(|target| **target != owner && !known_by.contains(target)) {
+                out.push(Output::Send { to: *target, parcel: parcel.clone() });
+            }
         }
     }
 
     /// Two ring neighbours among the linked peers, so that every push goes all the way round, and random others,
     /// so that it does so in few hops.
-    fn push_targets(&mut self) -> Vec<PeerId> {
-        let ring: BTreeMap<Place, PeerId> = self.links.keys().map(|peer| (Place::of(peer), *peer)).collect();
-        let mut targets = self.ring_neighbours(&ring);
-        let slow = self.links.values().flatten().any(|rtt| *rtt > SLOW_LINK);
-        let others = self.links.keys().filter(|peer| !targets.contains(peer)).copied();
-        let picked = others.sample(&mut self.rng, RANDOM_TARGETS[usize::from(slow)]);
+    fn push_targets(&self, links: &Links, rng: &mut impl Rng) -> Vec<PeerId> {
+        let mut targets: Vec<PeerId> =
+            [successor(links.ring(), self.me, |_| true), predecessor(links.ring(), self.me, |_| true)]
+                .into_iter()
+                .flatten()
+                .collect();
+        targets.dedup();
+        let slow = links.iter().any(|(_, link)| link.rtt.is_some_and(|rtt| rtt > SLOW_LINK));
+        let others = links.peers().filter(|peer| !targets.contains(peer)).copied();
+        let picked = others.sample(rng, RANDOM_TARGETS[usize::from(slow)]);
         targets.extend(picked);
         targets
     }
-
-    /// Successor and predecessor of `me` on a ring.
-    fn ring_neighbours(&self, ring: &BTreeMap<Place, PeerId>) -> Vec<PeerId> {
-        let me = Place::of(&self.me);
-        let next = ring.range(me..).next().or_else(|| ring.first_key_value());
-        let previous = ring.range(..me).next_back().or_else(|| ring.last_key_value());
-        let mut neighbours: Vec<_> = next.into_iter().chain(previous).map(|(_, peer)| *peer).collect();
-        neighbours.dedup();
-        neighbours
-    }
-
-    fn send_root(&self, to: PeerId, out: &mut Vec<Output>) {
-        let root = Root { hash: self.registry.root().to_vec(), count: self.registry.len() as u64 };
-        out.push(send(to, Say::Root(root)));
-    }
 }
 
-fn send(to: PeerId, say: Say) -> Output {
-    Output::Send { to, frame: Frame { say: Some(say) } }
-}
-
-/// Entries in frames of bounded size.
-fn pages<'a>(entries: impl Iterator<Item = &'a Entry>) -> Vec<Say> {
-    let mut pages = Vec::new();
-    let mut page = Entries::default();
-    let mut bytes = 0;
-    for entry in entries.take(EXCHANGE_OWNERS_MAX) {
-        if bytes + entry.signed().len() > PAGE_BYTES && !page.signed.is_empty() {
-            pages.push(Say::Entries(std::mem::take(&mut page)));
-            bytes = 0;
+impl Item {
+    fn parcel(&self, registry: &Registry) -> Option<Parcel> {
+        match self {
+            Self::Entry(owner) => registry.get(owner).cloned().map(Parcel::Entry),
+            Self::Accusation { subject, accuser } => {
+                let accusations = registry.accusations(subject);
+                accusations.iter().find(|a| a.accuser() == *accuser).cloned().map(Parcel::Accusation)
+            }
         }
-        bytes += entry.signed().len();
-        page.signed.push(entry.signed().to_vec());
     }
-    if !page.signed.is_empty() {
-        pages.push(Say::Entries(page));
+
+    fn signer(&self) -> PeerId {
+        match self {
+            Self::Entry(owner) => *owner,
+            Self::Accusation { accuser, .. } => *accuser,
+        }
     }
-    pages
 }
 
-#[cfg(test)]
-mod tests;
+/// Asks `peer` whether it has what we have.
+pub(crate) fn compare_with(peer: PeerId, registry: &Registry, out: &mut Vec<Output>) {
+    let root = Root { hash: registry.root().to_vec(), count: registry.len() as u64 };
+    out.push(say(peer, Say::Root(root)));
+}
+
+/// Answers a message of anti-entropy. `None` if it is malformed.
+pub(crate) fn answer(from: PeerId, message: &Say, registry: &Registry, out: &mut Vec<Output>) -> Option<()> {
+    match message {
+        Say::Root(root) => on_root(from, root, registry, out),
+        Say::Buckets(buckets) => {
+            let unlike = digest::unlike_buckets(registry, buckets)?;
+            if unlike != 0 {
+                out.push(say(from, digest::digest(registry, unlike)));
+            }
+            Some(())
+        }
+        Say::Digest(theirs) => {
+            // A digest is answered with what its sender lacks and a wish for what it has more of.
+            let difference = digest::compare(registry, theirs)?;
+            give(from, &difference.theirs_to_learn, registry, out);
+            if !difference.ours_to_learn.is_empty() {
+                let places = difference.ours_to_learn.iter().take(EXCHANGE_OWNERS_MAX).map(|place| place.0).collect();
+                out.push(say(from, Say::Want(Want { places })));
+            }
+            Some(())
+        }
+        Say::Want(want) => {
+            let places: Vec<_> = want.places.iter().copied().map(Place).collect();
+            give(from, &places, registry, out);
+            Some(())
+        }
+        Say::Entries(_) | Say::Probe(_) | Say::Answer(_) | Say::Ask(_) | Say::Report(_) | Say::Bye(_) => Some(()),
+    }
+}
+
+fn on_root(from: PeerId, root: &Root, registry: &Registry, out: &mut Vec<Output>) -> Option<()> {
+    let theirs: [u8; 16] = root.hash.as_slice().try_into().ok()?;
+    if theirs != registry.root() {
+        let larger = registry.len().max(usize::try_from(root.count).unwrap_or(usize::MAX));
+        let plain = larger <= PLAIN_DIGEST_MAX;
+        let answer = if plain { digest::digest(registry, u32::MAX) } else { digest::buckets(registry) };
+        out.push(say(from, answer));
+    }
+    Some(())
+}
+
+/// Sends the entries at `places`, and the accusations against their owners.
+fn give(to: PeerId, places: &[Place], registry: &Registry, out: &mut Vec<Output>) {
+    let entries: Vec<&Entry> =
+        places.iter().take(EXCHANGE_OWNERS_MAX).filter_map(|place| registry.at_place(*place)).collect();
+    out.extend(entries.iter().map(|entry| Output::Send { to, parcel: Parcel::Entry((*entry).clone()) }));
+    for entry in entries {
+        let accusations = registry.accusations(&entry.owner());
+        out.extend(accusations.iter().map(|a| Output::Send { to, parcel: Parcel::Accusation(a.clone()) }));
+    }
+}
+
+/// A message to `to`.
+pub(crate) fn say(to: PeerId, say: Say) -> Output {
+    Output::Send { to, parcel: Parcel::Say(say) }
+}

@@ -242,6 +242,13 @@ impl Registry {
         self.departed.len()
     }
 
+    /// Whether `owner` is among them.
+    #[must_use]
+    pub fn has_departed(&self, owner: &PeerId) -> bool {
+        let entry = self.map.get(owner);
+        entry.is_some_and(|entry| self.departed.contains(&(entry.issued_at_ms(), entry.hash(), *owner)))
+    }
+
     /// Number of tombstones.
     #[must_use]
     pub fn graves(&self) -> usize {

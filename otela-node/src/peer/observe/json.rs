@@ -4,7 +4,7 @@ use crate::peer::{Path, Peer};
 use libp2p::PeerId;
 use otela_proto::{
     payload::{Hardware, Payload, Role, Service},
-    registry::{Belief, ModelState, Node},
+    registry::{ModelState, Node},
 };
 use serde_json::{Value, json};
 

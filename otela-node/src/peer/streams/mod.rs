@@ -20,9 +20,12 @@ use prometheus_client::metrics::counter::Counter;
 use std::{
     collections::HashMap,
     convert::Infallible,
-    sync::{Arc, RwLock},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -56,7 +59,10 @@ pub struct Connection {
     path: Path,
     carrier: Carrier,
     remote: Multiaddr,
-    rtt_micros: std::sync::atomic::AtomicU64,
+    rtt_micros: AtomicU64,
+    since: Instant,
+    /// When it was last said that the peer serves, in milliseconds after `since`; 0 for never.
+    served_ms: AtomicU64,
     opens: mpsc::Sender<Open>,
     /// Cancelled when the connection has ended or is given up; see [`EndingIo`].
     ended: CancellationToken,
@@ -86,6 +92,14 @@ impl Connection {
         self.id
     }
 
+    /// The peer has answered a request. Returns whether that is worth telling, which it is once in `every`.
+    pub(super) fn has_served(&self, every: Duration) -> bool {
+        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let (now_ms, last_ms) = (millis(self.since.elapsed()), self.served_ms.load(Ordering::Relaxed));
+        let due = last_ms == 0 || now_ms >= last_ms.saturating_add(millis(every));
+        due && self.served_ms.compare_exchange(last_ms, now_ms.max(1), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Whose it is; proven by the handshake.
     #[must_use]
     pub fn peer(&self) -> PeerId {
@@ -107,7 +121,7 @@ impl Connection {
     /// The last measured round trip.
     #[must_use]
     pub fn rtt(&self) -> Option<Duration> {
-        let micros = self.rtt_micros.load(std::sync::atomic::Ordering::Relaxed);
+        let micros = self.rtt_micros.load(Ordering::Relaxed);
         (micros != u64::MAX).then(|| Duration::from_micros(micros))
     }
 
@@ -159,6 +173,13 @@ impl Streams {
         open.min_by_key(|c| (c.path, c.carrier, c.rtt().unwrap_or(Duration::MAX), std::cmp::Reverse(c.id))).cloned()
     }
 
+    /// One of the open connections to `peer`.
+    #[must_use]
+    pub(super) fn get(&self, peer: &PeerId, id: ConnectionId) -> Option<Arc<Connection>> {
+        let table = self.table.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        table.get(peer)?.iter().find(|connection| connection.id == id).cloned()
+    }
+
     /// All open connections.
     #[must_use]
     pub(super) fn all(&self) -> Vec<Arc<Connection>> {
@@ -171,7 +192,7 @@ impl Streams {
         let connections = table.get(peer).into_iter().flatten();
         for connection in connections.filter(|connection| connection.id == id) {
             let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX - 1);
-            connection.rtt_micros.store(micros, std::sync::atomic::Ordering::Relaxed);
+            connection.rtt_micros.store(micros, Ordering::Relaxed);
         }
     }
 
@@ -229,7 +250,8 @@ impl Behaviour {
         let quic = remote.iter().any(|part| matches!(part, Protocol::QuicV1));
         let carrier = if quic { Carrier::Quic } else { Carrier::Tcp };
         let rtt_micros = u64::MAX.into();
-        let connection = Connection { id, peer, path, carrier, remote, rtt_micros, opens, ended };
+        let (since, served_ms) = (Instant::now(), 0.into());
+        let connection = Connection { id, peer, path, carrier, remote, rtt_micros, since, served_ms, opens, ended };
         self.streams.write().entry(peer).or_default().push(Arc::new(connection));
     }
 

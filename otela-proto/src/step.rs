@@ -1,13 +1,6 @@
-//! What goes into a member and what comes out of it.
+//! One step of a peer's core: what goes into it and what comes out.
 
-use crate::{
-    accusation::Accusation,
-    entry::Entry,
-    id::MeshName,
-    own::Announcement,
-    payload::Role,
-    wire::{Frame, Say},
-};
+use crate::{accusation::Accusation, entry::Entry, id::MeshName, own::Announcement, payload::Role, wire::Say};
 use libp2p_identity::PeerId;
 use multiaddr::Multiaddr;
 use std::time::Duration;
@@ -80,24 +73,34 @@ pub enum Input {
     },
     /// Addresses at which this peer can be dialled from now on.
     Addresses(Vec<Multiaddr>),
-    /// This peer says this of itself from now on. Whether it can is to be asked first, by
-    /// [`Own::announce`](crate::own::Own::announce)'s rule: too large a one is refused and reported.
+    /// This peer says this of itself from now on. One that is too large is refused by [`Output::Refused`].
     Announce(Box<Announcement>),
     /// This session ends.
     Leave,
-    /// The time asked for by [`Member::wake_at`](super::Member::wake_at) has come.
+    /// The time asked for by [`Member::wake_at`](crate::member::Member::wake_at) has come.
     Tick,
 }
 
+/// Something for a linked peer.
+#[derive(Debug, Clone)]
+pub enum Parcel {
+    /// A message other than entries.
+    Say(Say),
+    /// An entry.
+    Entry(Entry),
+    /// An accusation.
+    Accusation(Accusation),
+}
+
 /// Something to do.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Output {
-    /// Send `frame` to a linked peer. If its queue is full the frame may be dropped: anti-entropy heals it.
+    /// Say this to a linked peer. All sends to one peer go through its [`Outbox`](crate::gossip::Outbox).
     Send {
         /// To whom.
         to: PeerId,
         /// What.
-        frame: Frame,
+        parcel: Parcel,
     },
     /// Try to connect to this peer; [`Input::LinkUp`] or [`Input::Unreachable`] tells the end of it.
     Reach(PeerId),

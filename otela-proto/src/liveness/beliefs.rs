@@ -1,0 +1,145 @@
+//! What this peer concludes from accusations and from what it has seen itself.
+
+use super::{Ctx, Liveness, credit::Alone};
+use crate::{
+    accusation::Accusation,
+    lifecycle::Lifecycle,
+    registry::{Belief, Registry, evictors},
+};
+use libp2p_identity::PeerId;
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+/// Most votes that an eviction takes.
+const QUORUM_MAX: usize = 3;
+
+impl Liveness {
+    /// What is believed of everybody of whom not only good is believed.
+    pub(crate) fn beliefs(&self) -> &HashMap<PeerId, Belief> {
+        &self.beliefs
+    }
+
+    /// What is believed of `peer`.
+    pub(crate) fn belief(&self, peer: &PeerId) -> Belief {
+        self.beliefs.get(peer).copied().unwrap_or_default()
+    }
+
+    /// Draws the conclusions anew. Returns whose belief has changed.
+    pub(crate) fn conclude(&mut self, ctx: &Ctx<'_>) -> Vec<PeerId> {
+        let mut changed = BTreeSet::new();
+        let alone = Alone::count(ctx.registry);
+        // A suspect more makes the quorum smaller, perhaps, for another one: until nothing moves.
+        loop {
+            let accused = ctx.registry.accused().map(|(peer, _)| *peer);
+            let candidates: BTreeSet<_> =
+                accused.chain(self.unreachable.keys().copied()).chain(self.beliefs.keys().copied()).collect();
+            let before = changed.len();
+            for peer in candidates.into_iter().filter(|peer| *peer != ctx.me) {
+                let (old, new) = (self.belief(&peer), self.conclusion(&peer, &alone, ctx));
+                if old == new || changed.contains(&peer) && old.name() == new.name() {
+                    continue;
+                }
+                match new {
+                    Belief::Alive => self.beliefs.remove(&peer),
+                    _ => self.beliefs.insert(peer, new),
+                };
+                changed.insert(peer);
+            }
+            if changed.len() == before {
+                return changed.into_iter().collect();
+            }
+        }
+    }
+
+    fn conclusion(&self, peer: &PeerId, alone: &Alone, ctx: &Ctx<'_>) -> Belief {
+        let Some(rank) = ctx.registry.rank(peer) else { return Belief::Alive };
+        let accusations = ctx.registry.accusations(peer);
+        let old = self.belief(peer);
+        let now = ctx.now.mono;
+        if rank.lifecycle == Lifecycle::Left {
+            return Belief::Alive;
+        }
+        if self.votes(&accusations, ctx.registry) >= self.quorum(peer, ctx.registry) {
+            return if matches!(old, Belief::Evicted(_)) { old } else { Belief::Evicted(now) };
+        }
+        let suspect_since = self.suspect_since(peer, &accusations, alone, ctx);
+        if let Some(since) = suspect_since {
+            return if matches!(old, Belief::Suspect(_)) { old } else { Belief::Suspect(since) };
+        }
+        match self.unreachable.get(peer) {
+            Some(unreachable) => Belief::Unreachable(unreachable.since),
+            None => Belief::Alive,
+        }
+    }
+
+    /// Since when `peer` is to be taken for a suspect: by our own finding, or by the word of one who is believed, or
+    /// of two. Our own ears count for more than others' words.
+    fn suspect_since(
+        &self,
+        peer: &PeerId,
+        accusations: &[Accusation],
+        alone: &Alone,
+        ctx: &Ctx<'_>,
+    ) -> Option<Duration> {
+        if let Some(suspicion) = self.suspicions.get(peer) {
+            return Some(suspicion.since);
+        }
+        let (_, _, since) = *self.accused_at.get(peer)?;
+        let heard_since = self.heard.get(peer).is_some_and(|at| *at >= since);
+        let others = accusations.iter().filter(|a| a.accuser() != ctx.me);
+        let (many, good) = others.fold((0, false), |(many, good), accusation| {
+            (many + 1, good || self.credit.is_good(&accusation.accuser(), alone, ctx.now.mono))
+        });
+        (!heard_since && (many >= 2 || good)).then_some(since)
+    }
+
+    /// Votes to evict by peers that we know of.
+    fn votes(&self, accusations: &[Accusation], registry: &Registry) -> usize {
+        if evictors(accusations) == 0 {
+            return 0;
+        }
+        let known: Vec<_> = accusations.iter().filter(|a| registry.get(&a.accuser()).is_some()).cloned().collect();
+        evictors(&known)
+    }
+
+    /// How many votes evict `subject`: three, or the majority of the living others where they are fewer than five.
+    fn quorum(&self, subject: &PeerId, registry: &Registry) -> usize {
+        // Who was evicted a moment ago is not counted among the departed yet.
+        let gone = |peer: &PeerId, belief: &Belief| match belief {
+            Belief::Suspect(_) => true,
+            Belief::Evicted(_) => !registry.has_departed(peer),
+            Belief::Alive | Belief::Unreachable(_) => false,
+        };
+        let gone = self.beliefs.iter().filter(|(peer, belief)| *peer != subject && gone(peer, belief)).count();
+        let subject_counts = usize::from(!registry.has_departed(subject));
+        let others = (registry.len() - registry.departed()).saturating_sub(gone + subject_counts);
+        QUORUM_MAX.min(others / 2 + 1)
+    }
+
+    /// What stands against ourselves.
+    pub(crate) fn case_against_me(&self, ctx: &Ctx<'_>) -> Option<Case> {
+        let accusations = ctx.registry.accusations(&ctx.me);
+        if accusations.is_empty() {
+            return None;
+        }
+        if self.votes(&accusations, ctx.registry) >= self.quorum(&ctx.me, ctx.registry) {
+            return Some(Case::Evicted);
+        }
+        let alone = Alone::count(ctx.registry);
+        let good = accusations.iter().any(|a| self.credit.is_good(&a.accuser(), &alone, ctx.now.mono));
+        Some(if good || accusations.len() > 1 { Case::Accused } else { Case::Slandered })
+    }
+}
+
+/// What others say of us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// A quorum has evicted this session.
+    Evicted,
+    /// Accused by somebody whom others believe.
+    Accused,
+    /// Accused by one whom nobody believes alone.
+    Slandered,
+}
