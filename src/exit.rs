@@ -1,6 +1,6 @@
 //! What can go wrong in a command, told on one line, and the exit codes. The table is in docs/cli.md.
 
-use crate::cli::NotOpen;
+use crate::{cli::NotOpen, look::AskError};
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
@@ -10,6 +10,8 @@ use otela_node::{
 use otela_sched::engine::EngineError;
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
+/// The command line is wrong; clap's own code.
+const USAGE: u8 = 2;
 /// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
 const UNAVAILABLE: u8 = 69;
 /// The engine did not become ready in time; trying again may help.
@@ -50,6 +52,12 @@ pub(crate) enum CommandError {
     /// Another process uses the key.
     #[error("another otela process uses this peer's key and was started later: give each its own --key")]
     Superseded,
+    /// An otela that was asked gives no answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// The answer cannot be printed.
+    #[error("cannot write to the standard output")]
+    Output(#[source] io::Error),
     /// The operating system refuses what every process needs.
     #[error("cannot set up this process")]
     Process(#[from] io::Error),
@@ -64,10 +72,17 @@ impl CommandError {
     /// Its exit code.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
+            Self::Ask(AskError::Question(_)) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::Superseded => UNAVAILABLE,
             Self::Identity(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
-            Self::Peer(_) | Self::Ingress(_) | Self::Http { .. } | Self::Engine(_) | Self::Process(_) => UNAVAILABLE,
+            Self::Peer(_)
+            | Self::Ingress(_)
+            | Self::Http { .. }
+            | Self::Engine(_)
+            | Self::Ask(_)
+            | Self::Output(_)
+            | Self::Process(_) => UNAVAILABLE,
         })
     }
 }

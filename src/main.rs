@@ -3,6 +3,7 @@
 mod cli;
 mod demo;
 mod exit;
+mod look;
 mod run;
 
 use clap::Parser;

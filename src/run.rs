@@ -4,6 +4,7 @@ use crate::{
     cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
     demo,
     exit::{self, CommandError},
+    look,
 };
 use otela_ingress::Ingress;
 use otela_node::{
@@ -39,8 +40,11 @@ const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 
 /// Runs a command.
 pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
-    // The demo talks to a person; everything else to whoever reads logs.
-    let usual = if matches!(cli.command, Command::Demo(_)) { "error" } else { "warn,otela=info" };
+    // Some commands talk to a person; the others to whoever reads logs.
+    let usual = match cli.command {
+        Command::Demo(_) | Command::Nodes(_) | Command::Models(_) | Command::Status(_) => "error",
+        Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => "warn,otela=info",
+    };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     let _logs = telemetry::init(&filter, cli.log.format.into())
         .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
@@ -53,6 +57,9 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
             Command::Relay(args) => relay(*args).await,
             Command::Engine(args) => engine(*args).await,
             Command::Demo(args) => demo::run(args).await,
+            Command::Nodes(args) => look::nodes(args).await,
+            Command::Models(args) => look::models(args).await,
+            Command::Status(args) => look::status(args).await,
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);
@@ -153,7 +160,9 @@ async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Met
     let draining = tasks.clone();
     let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
     tracing::info!("registry: http://{}/v1/registry/nodes", listener.local_addr()?);
-    observe::serve(listener, observe::router(peer.clone(), metrics.clone(), ready), tasks);
+    // A node that drains is worth watching.
+    let routes = observe::router(peer.clone(), metrics.clone(), ready, tasks.stopped_token());
+    observe::serve(listener, routes, tasks);
     Ok(())
 }
 

@@ -70,7 +70,7 @@ impl Ingress {
             }
             if joins.has_joined() { Ok(()) } else { Err("no bootstrap has answered yet".to_owned()) }
         });
-        let observed = observe::router(peer.clone(), metrics.clone(), ready);
+        let observed = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
         let closing = CancellationToken::new();
         let app = Arc::new(App {
             peer,

@@ -70,6 +70,18 @@ impl Tasks {
         self.stopped.cancelled()
     }
 
+    /// A token that is cancelled when no new work may be taken; cancelling it does nothing to the tasks.
+    #[must_use]
+    pub fn draining_token(&self) -> CancellationToken {
+        self.draining.child_token()
+    }
+
+    /// A token that is cancelled when everything has to end; cancelling it does nothing to the tasks.
+    #[must_use]
+    pub fn stopped_token(&self) -> CancellationToken {
+        self.stopped.child_token()
+    }
+
     /// Asks for no new work to be taken.
     pub fn drain(&self) {
         self.draining.cancel();

@@ -2,6 +2,7 @@
 
 mod engine;
 mod ingress;
+mod look;
 mod parse;
 mod peer;
 mod relay;
@@ -9,6 +10,7 @@ mod start;
 
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen};
+pub(crate) use look::{LookArgs, ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use peer::PeerArgs;
 pub(crate) use relay::RelayArgs;
 pub(crate) use start::StartArgs;
@@ -45,7 +47,7 @@ fn threads(text: &str) -> Result<usize, String> {
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogArgs {
     /// What is logged to stderr, for example `warn` or `info,otela_node=debug`.
-    /// Usually `warn,otela=info`; for the demo `error`.
+    /// Usually `warn,otela=info`; for the demo and the commands that look at a mesh `error`.
     #[arg(long = "log", global = true, env = "OTELA_LOG_FILTER", value_name = "FILTER")]
     pub(crate) filter: Option<String>,
     /// How log lines look.
@@ -84,6 +86,12 @@ pub(crate) enum Command {
     Engine(Box<EngineArgs>),
     /// Run a whole mesh on this machine: a relay, an ingress and two nodes.
     Demo(DemoArgs),
+    /// List the nodes of a mesh, as one of its otelas sees them.
+    Nodes(NodesArgs),
+    /// List the models that a mesh serves or loads, as one of its otelas sees them.
+    Models(ModelsArgs),
+    /// Show how an otela stands in its mesh.
+    Status(StatusArgs),
 }
 
 /// Flags of `otela demo`.

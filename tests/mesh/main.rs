@@ -7,6 +7,7 @@ mod cli;
 mod faults;
 mod lab;
 mod life;
+mod registry;
 mod streaming;
 mod support;
 mod surface;

@@ -79,6 +79,8 @@ pub(super) enum Event {
 /// What other parts of the peer see of the gossip task.
 #[derive(Debug, Clone)]
 pub(super) struct Published {
+    /// The beginning of the clock that views are dated by.
+    pub(super) started: Instant,
     pub(super) view: Arc<ArcSwap<View>>,
     pub(super) generation: watch::Sender<u64>,
     pub(super) session: watch::Sender<Session>,
@@ -134,7 +136,7 @@ impl Driver {
         let key = config.identity.keypair().clone();
         let me = key.public().to_peer_id();
         let links = Links::new(channels.protocol, channels.events_to_self, metrics.clone(), tasks.clone());
-        let now = Instant::now();
+        let now = published.started;
         let settings = Settings {
             roles: config.roles.clone(),
             software: config.software.clone(),

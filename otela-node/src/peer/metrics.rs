@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::time::Instant;
@@ -47,7 +47,8 @@ pub(super) struct PeerMetrics {
     pub(super) parcels_dropped: Counter,
     pub(super) reads_throttled: Counter,
     pub(super) frames_malformed: Counter,
-    refusals_logged: Arc<Mutex<HashMap<&'static str, (Instant, u64)>>>,
+    /// The reasons that were counted, when each was logged last, and how many came since.
+    refusals_logged: Arc<Mutex<BTreeMap<&'static str, (Instant, u64)>>>,
 }
 
 impl PeerMetrics {
@@ -110,5 +111,27 @@ impl PeerMetrics {
         for (state, count) in counts {
             self.beliefs.get_or_create(&State { state }).set(number(count));
         }
+    }
+
+    /// What was refused, given up or dropped since the start: of what, why, how often. What never happened is left
+    /// out.
+    pub(super) fn refusals(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let reasons: Vec<_> =
+            self.refusals_logged.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let entries = reasons.into_iter().map(|reason| {
+            let counted = self.entries_refused.get(&Reason { reason }).map_or(0, |counter| counter.get());
+            ("entries", reason, counted)
+        });
+        let others = [
+            ("streams", "queue_full", &self.streams_refused),
+            ("strangers", "other_mesh", &self.strangers),
+            ("gossip", "queue_full", &self.parcels_dropped),
+            ("gossip", "throttled", &self.reads_throttled),
+            ("frames", "malformed", &self.frames_malformed),
+            ("connections", "pings_failed", &self.connections_closed_by_ping),
+            ("dials", "nobody_answers", &self.dials_failed),
+        ];
+        let others = others.map(|(what, reason, counter)| (what, reason, counter.get()));
+        entries.chain(others).filter(|(_, _, count)| *count > 0).collect()
     }
 }

@@ -80,6 +80,9 @@ struct Inner {
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
     events: mpsc::Sender<gossip::Event>,
     commands: mpsc::Sender<driver::Command>,
+    metrics: metrics::PeerMetrics,
+    /// What the wall clock said when the gossip task's clock began.
+    started_unix_ms: u64,
     /// Holds the lock on the key's file for as long as the peer lives.
     _identity: Identity,
 }
@@ -110,7 +113,9 @@ impl Peer {
             driver::Channels { commands: command_queue, events: events.clone(), addresses },
             counters.clone(),
         )?;
+        let started_unix_ms = gossip::unix_ms();
         let published = gossip::Published {
+            started: tokio::time::Instant::now(),
             view: Arc::new(ArcSwap::from_pointee(View::default())),
             generation: watch::channel(0).0,
             session: watch::channel(Session { peer: id, epoch: Epoch(0) }).0,
@@ -134,7 +139,7 @@ impl Peer {
         );
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
-        let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters);
+        let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
         let tunnel = tunnel::Tunnel::new(protocols.http, tasks.clone());
@@ -147,6 +152,8 @@ impl Peer {
             addresses: addresses_seen,
             events,
             commands,
+            metrics: counters,
+            started_unix_ms,
             _identity: config.identity,
         };
         let peer = Self { inner: Arc::new(inner) };
@@ -228,6 +235,17 @@ impl Peer {
     #[must_use]
     pub fn connection(&self, to: &PeerId) -> Option<Arc<Connection>> {
         self.inner.streams.best(to)
+    }
+
+    /// A time on the views' clock as milliseconds since the Unix epoch. The same time gives the same number for as
+    /// long as the peer runs, whatever happens to the wall clock meanwhile.
+    fn unix_ms_at(&self, at: Duration) -> u64 {
+        self.inner.started_unix_ms.saturating_add(u64::try_from(at.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// What this peer has refused: of what, why, how often.
+    fn refusals(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.inner.metrics.refusals()
     }
 
     /// Says this of itself from now on. Returns when it is on its way to the neighbours.

@@ -44,7 +44,7 @@ async fn tcp(mesh: &str, role: Role, bootstrap: Vec<Multiaddr>) -> Running {
     start(mesh, role, "/ip4/127.0.0.1/tcp/0", bootstrap).await
 }
 
-async fn until(peer: &Peer, what: &str, holds: impl Fn(&View) -> bool) {
+pub(super) async fn until(peer: &Peer, what: &str, holds: impl Fn(&View) -> bool) {
     let mut changes = peer.view_changes();
     let wait = async {
         while !holds(&peer.view()) {

@@ -1,6 +1,7 @@
 //! Nodes and models as JSON.
 
-use crate::peer::{Path, Peer};
+use super::filter::PROVIDER_LABEL;
+use crate::peer::Peer;
 use libp2p::PeerId;
 use otela_proto::{
     payload::{Hardware, Payload, Role, Service},
@@ -8,7 +9,8 @@ use otela_proto::{
 };
 use serde_json::{Value, json};
 
-/// A node: what its owner said, and under `belief` what this peer thinks of it.
+/// A node: what its owner said, and under `belief` what this peer thinks of it. Nothing here changes by itself with
+/// time, so that two answers without a change between them are equal; round trips and paths are in `status`.
 pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
     let entry = &node.entry;
     let payload = entry.payload();
@@ -22,12 +24,13 @@ pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
         "hardware": payload.hardware.as_ref().map(hardware),
         "services": payload.services.iter().map(service).collect::<Vec<_>>(),
         "labels": payload.labels,
+        "provider": provider(payload),
         "ends_at_ms": payload.ends_at_ms,
         "started_at_ms": payload.started_at_ms,
         "issued_at_ms": entry.issued_at_ms(),
         "software": payload.software,
         "addresses": payload.multiaddrs().map(|a| a.to_string()).collect::<Vec<_>>(),
-        "belief": belief(peer, id, node),
+        "belief": belief(peer, node),
     })
 }
 
@@ -85,14 +88,29 @@ fn service(service: &Service) -> Value {
     })
 }
 
-fn belief(peer: &Peer, id: &PeerId, node: &Node) -> Value {
-    let connection = peer.connection(id);
-    let path = connection.as_ref().map(|c| match c.path() {
-        Path::Direct => "direct",
-        Path::Relayed => "relayed",
-    });
-    let rtt_ms = connection.and_then(|c| c.rtt()).map(|rtt| rtt.as_secs_f64() * 1e3);
-    json!({"state": node.belief.name(), "path": path, "rtt_ms": rtt_ms})
+/// Whom the node says it is run for. Nothing proves it yet.
+fn provider(payload: &Payload) -> Option<Value> {
+    payload.labels.get(PROVIDER_LABEL).map(|name| json!({"name": name, "verified": false}))
+}
+
+fn belief(peer: &Peer, node: &Node) -> Value {
+    let mut accusations: Vec<_> = node.accusations.iter().collect();
+    accusations.sort_unstable_by_key(|accusation| accusation.accuser());
+    let accusations: Vec<_> = accusations
+        .into_iter()
+        .map(|accusation| {
+            json!({
+                "accuser": accusation.accuser().to_string(),
+                "verdict": accusation.charge().verdict.name(),
+                "issued_at_ms": accusation.issued_at_ms(),
+            })
+        })
+        .collect();
+    json!({
+        "state": node.belief.name(),
+        "since_ms": node.belief.since().map(|since| peer.unix_ms_at(since)),
+        "accusations": accusations,
+    })
 }
 
 fn unless_zero(number: u64) -> Option<u64> {

@@ -1,0 +1,148 @@
+//! What this peer is and how it stands: the answer behind `otela status`.
+
+use super::{Observed, json::roles};
+use crate::peer::{Path, Peer, defaults::SKEW_WARN};
+use otela_proto::{
+    entry::Refusal,
+    lifecycle::Lifecycle,
+    registry::{Node, View},
+};
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, time::Duration};
+
+/// This peer, from its own view, connections and counters.
+pub(super) fn status(observed: &Observed) -> Value {
+    let peer = &observed.peer;
+    let view = peer.view();
+    let own = view.node(&peer.id()).map(|node| &node.entry);
+    let refusals = peer.refusals();
+    let mut warnings = warnings(peer.has_joined(), &refusals);
+    warnings.extend(clock_warning(peer.skew_ms()));
+    json!({
+        "id": peer.id().to_string(),
+        "session": peer.session(),
+        "mesh": peer.mesh().as_str(),
+        "software": own.map(|entry| &entry.payload().software),
+        "roles": own.map_or_else(Vec::new, |entry| roles(entry.payload())),
+        "lifecycle": own.map(|entry| entry.rank().lifecycle),
+        "started_at_ms": own.map(|entry| entry.payload().started_at_ms),
+        "joined": peer.has_joined(),
+        "clock_skew_ms": peer.skew_ms(),
+        "addresses": peer.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "nodes": nodes(&view),
+        "models": models(&view),
+        "connections": connections(peer),
+        "watchers": observed.counters.watchers.get(),
+        "refused": refusals.iter().map(|(what, reason, count)| json!({"what": what, "reason": reason, "count": count})).collect::<Vec<_>>(),
+        "warnings": warnings.iter().map(|(code, message)| json!({"code": code, "message": message})).collect::<Vec<_>>(),
+    })
+}
+
+/// How many nodes the view holds, and of those that are listed, how many by what they say and by what is believed.
+fn nodes(view: &View) -> Value {
+    let listed: Vec<&Node> = view.nodes().map(|(_, node)| node).filter(|node| node.is_listed()).collect();
+    let mut by_lifecycle: Map<_, _> =
+        Lifecycle::ALL.iter().filter(|s| **s != Lifecycle::Left).map(|s| (s.name().to_owned(), json!(0))).collect();
+    let mut by_belief: Map<_, _> =
+        ["alive", "unreachable", "suspect"].into_iter().map(|name| (name.to_owned(), json!(0))).collect();
+    for node in &listed {
+        count(&mut by_lifecycle, node.entry.rank().lifecycle.name());
+        count(&mut by_belief, node.belief.name());
+    }
+    json!({
+        "listed": listed.len(),
+        "departed": view.nodes().count() - listed.len(),
+        "by_lifecycle": by_lifecycle,
+        "by_belief": by_belief,
+    })
+}
+
+fn count(counts: &mut Map<String, Value>, name: &str) {
+    let before = counts.get(name).and_then(Value::as_u64).unwrap_or(0);
+    counts.insert(name.to_owned(), json!(before + 1));
+}
+
+fn models(view: &View) -> Value {
+    let (mut ready, mut unready) = (0, 0);
+    for (_, state) in view.models() {
+        *if state.ready.is_empty() { &mut unready } else { &mut ready } += 1;
+    }
+    json!({"ready": ready, "unready": unready})
+}
+
+/// One element for each connected peer: the connection that a request would take.
+fn connections(peer: &Peer) -> Vec<Value> {
+    let peers: BTreeMap<_, _> = peer.connections().iter().map(|c| (c.peer(), ())).collect();
+    let best = peers.keys().filter_map(|id| peer.connection(id));
+    best.map(|connection| {
+        let path = match connection.path() {
+            Path::Direct => "direct",
+            Path::Relayed => "relayed",
+        };
+        let rtt_ms = connection.rtt().map(|rtt| rtt.as_secs_f64() * 1e3);
+        json!({"peer": connection.peer().to_string(), "path": path, "rtt_ms": rtt_ms})
+    })
+    .collect()
+}
+
+/// What somebody should look at: a code, and a line that says what to do.
+fn warnings(joined: bool, refusals: &[(&'static str, &'static str, u64)]) -> Vec<(&'static str, String)> {
+    let mut warnings = Vec::new();
+    if !joined {
+        let message = "No bootstrap has answered yet: check the addresses given with --bootstrap.";
+        warnings.push(("not_joined", message.to_owned()));
+    }
+    let future =
+        |(what, reason, _): &&(&str, &str, u64)| *what == "entries" && *reason == Refusal::FromTheFuture.reason();
+    if let Some((_, _, count)) = refusals.iter().find(future) {
+        let message = format!(
+            "{count} entries were refused because they come from the future: either this machine's clock is late or theirs is early. Compare it with a time server."
+        );
+        warnings.push(("from_the_future", message));
+    }
+    if let Some((_, _, count)) = refusals.iter().find(|(what, _, _)| *what == "strangers") {
+        let message = format!(
+            "{count} connections were closed because the peer is of another mesh: compare --mesh on both sides."
+        );
+        warnings.push(("strangers", message));
+    }
+    warnings
+}
+
+/// `skew_ms`: how far the neighbours' clocks are ahead of ours.
+fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
+    let off = Duration::from_millis(skew_ms?.unsigned_abs());
+    let direction = if skew_ms? > 0 { "behind" } else { "ahead of" };
+    (off > SKEW_WARN).then(|| {
+        let seconds = off.as_secs();
+        let message = format!(
+            "This machine's clock is {seconds} s {direction} its neighbours' (median): set it. Beyond 15 minutes what one side says is refused by the other."
+        );
+        ("clock_skew", message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_say_what_to_do_and_are_silent_when_all_is_well() {
+        assert!(warnings(true, &[("entries", "malformed", 3)]).is_empty());
+        let codes =
+            |warnings: Vec<(&'static str, String)>| warnings.into_iter().map(|(code, _)| code).collect::<Vec<_>>();
+        assert_eq!(codes(warnings(false, &[])), ["not_joined"]);
+        let refused = [("entries", "from_the_future", 3), ("strangers", "other_mesh", 1)];
+        assert_eq!(codes(warnings(true, &refused)), ["from_the_future", "strangers"]);
+    }
+
+    #[test]
+    fn p41_a_clock_that_is_off_is_said_by_how_much_and_which_way() {
+        assert_eq!(clock_warning(None), None);
+        assert_eq!(clock_warning(Some(-30_000)), None);
+        let (_, line) = clock_warning(Some(-3_600_000)).unwrap();
+        assert!(line.contains("3600 s ahead of"), "{line}");
+        let (_, line) = clock_warning(Some(600_000)).unwrap();
+        assert!(line.contains("600 s behind"), "{line}");
+    }
+}

@@ -1,0 +1,53 @@
+//! The commands that look at a mesh: they ask one otela over HTTP and print what it answers. They join nothing.
+
+mod ask;
+mod plain;
+mod tables;
+
+pub(crate) use ask::AskError;
+
+use crate::{
+    cli::{LookArgs, ModelsArgs, NodesArgs, StatusArgs},
+    exit::CommandError,
+};
+use ask::{all_pages, question};
+use serde_json::{Value, json};
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+/// Prints the nodes.
+pub(crate) async fn nodes(args: NodesArgs) -> Result<ExitCode, CommandError> {
+    let nodes = all_pages(args.look.target(), "nodes", &args.parameters()).await?;
+    print(&args.look, &listing("nodes", &nodes), |answer| tables::nodes(&answer["nodes"]))
+}
+
+/// Prints the models.
+pub(crate) async fn models(args: ModelsArgs) -> Result<ExitCode, CommandError> {
+    let models = all_pages(args.look.target(), "models", &args.parameters()).await?;
+    print(&args.look, &listing("models", &models), |answer| tables::models(&answer["models"]))
+}
+
+/// Prints what the asked peer is and how it stands.
+pub(crate) async fn status(args: StatusArgs) -> Result<ExitCode, CommandError> {
+    let answer = question(args.look.target(), "status", &Vec::new(), "session").await?;
+    print(&args.look, &answer, tables::status)
+}
+
+/// As if all had come on one page.
+fn listing(of: &str, elements: &[Value]) -> Value {
+    let total = elements.len();
+    json!({of: elements, "total": total, "next": null})
+}
+
+fn print(args: &LookArgs, answer: &Value, table: impl FnOnce(&Value) -> String) -> Result<ExitCode, CommandError> {
+    let text = if args.json { plain::json(answer) } else { table(answer) };
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has read enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(CommandError::Output(error)),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}

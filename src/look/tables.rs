@@ -1,0 +1,157 @@
+//! Answers as aligned text without colours: the same on a terminal, in a pipe and with `NO_COLOR`.
+
+use super::plain::cell;
+use comfy_table::{CellAlignment, Table};
+use serde_json::Value;
+
+/// Names shown in one cell; how many more there are is told.
+const NAMES_MAX: usize = 3;
+
+pub(super) fn nodes(nodes: &Value) -> String {
+    let mut table = headed(["NODE", "SAYS", "BELIEVED", "ROLES", "GPUS", "MODELS", "HOST"]);
+    for node in elements(nodes) {
+        let accelerators = elements(&node["hardware"]["accelerators"]);
+        let gpus = accelerators.map(|a| format!("{}x {}", number(&a["count"]), text(&a["kind"]))).collect();
+        let services = || elements(&node["services"]);
+        let models = services().flat_map(|service| elements(&service["models"])).map(|m| text(&m["id"])).collect();
+        table.add_row([
+            text(&node["id"]),
+            says(node),
+            believed(&node["belief"]),
+            names(elements(&node["roles"]).map(text).collect()),
+            names(gpus),
+            names(models),
+            text(&node["hardware"]["hostname"]),
+        ]);
+    }
+    lines(&table)
+}
+
+fn says(node: &Value) -> String {
+    let lifecycle = text(&node["lifecycle"]);
+    let loading = elements(&node["services"]).find_map(|service| service["loading"].as_str());
+    match loading {
+        _ if node["draining"] == true => format!("{lifecycle}, draining"),
+        Some(stage) => format!("{lifecycle}, {}", cell(stage)),
+        None => lifecycle,
+    }
+}
+
+fn believed(belief: &Value) -> String {
+    let state = text(&belief["state"]);
+    match elements(&belief["accusations"]).count() {
+        0 => state,
+        accusers => format!("{state}, accused by {accusers}"),
+    }
+}
+
+pub(super) fn models(models: &Value) -> String {
+    let mut table = headed(["MODEL", "READY", "UNREADY", "CONTEXT", "ENGINES"]);
+    for model in elements(models) {
+        let replicas = || elements(&model["replicas"]);
+        // What every replica can do.
+        let context = replicas().filter_map(|replica| replica["context_length"].as_u64()).min();
+        let engine = |replica: &Value| format!("{} {}", text(&replica["engine"]), text(&replica["engine_version"]));
+        table.add_row([
+            text(&model["id"]),
+            number(&model["ready"]),
+            number(&model["unready"]),
+            context.map_or_else(String::new, |tokens| tokens.to_string()),
+            names(replicas().map(|replica| engine(replica).trim().to_owned()).collect()),
+        ]);
+    }
+    for column in 1..=3 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    lines(&table)
+}
+
+pub(super) fn status(status: &Value) -> String {
+    let mut table = Table::new();
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("peer", text(&status["id"]));
+    row("session", text(&status["session"]));
+    row("mesh", text(&status["mesh"]));
+    row("roles", names(elements(&status["roles"]).map(text).collect()));
+    row("says", text(&status["lifecycle"]));
+    row("software", text(&status["software"]));
+    row("joined", if status["joined"] == true { "yes" } else { "not yet" }.to_owned());
+    let nodes = &status["nodes"];
+    row("nodes", format!("{} listed, {} departed", number(&nodes["listed"]), number(&nodes["departed"])));
+    row("they say", counts(&nodes["by_lifecycle"]));
+    row("believed", counts(&nodes["by_belief"]));
+    let models = &status["models"];
+    row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
+    row("connections", connections(&status["connections"]));
+    for refused in elements(&status["refused"]) {
+        let count = number(&refused["count"]);
+        row("refused", format!("{count} {}: {}", text(&refused["what"]), text(&refused["reason"])));
+    }
+    for warning in elements(&status["warnings"]) {
+        // A sentence is not to be cut.
+        row("warning", super::plain::text(warning["message"].as_str().unwrap_or_default()));
+    }
+    lines(&table)
+}
+
+fn connections(connections: &Value) -> String {
+    let all: Vec<_> = elements(connections).collect();
+    let relayed = all.iter().filter(|connection| connection["path"] == "relayed").count();
+    let rtts = || all.iter().filter_map(|connection| connection["rtt_ms"].as_f64());
+    let peers = format!("{} peers, {relayed} of them relayed", all.len());
+    match (rtts().reduce(f64::min), rtts().reduce(f64::max)) {
+        (Some(least), Some(most)) => format!("{peers}, round trips {least:.1} to {most:.1} ms"),
+        _ => peers,
+    }
+}
+
+/// `3 alive, 1 suspect`.
+fn counts(counts: &Value) -> String {
+    let counts = counts.as_object().into_iter().flatten().filter(|(_, count)| **count != 0);
+    counts.map(|(name, count)| format!("{} {}", number(count), cell(name))).collect::<Vec<_>>().join(", ")
+}
+
+/// Each name once, in order, and not too many of them.
+fn names(mut names: Vec<String>) -> String {
+    names.sort_unstable();
+    names.dedup();
+    let more = names.len().saturating_sub(NAMES_MAX);
+    names.truncate(NAMES_MAX);
+    let shown = names.join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+fn elements(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    cell(value.as_str().unwrap_or_default())
+}
+
+fn number(value: &Value) -> String {
+    value.as_u64().unwrap_or_default().to_string()
+}
+
+fn headed<const N: usize>(names: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.set_header(names);
+    table
+}
+
+/// The table without frame, without space at the ends of lines, and with an end after each line.
+fn lines(table: &Table) -> String {
+    let mut table = table.clone();
+    table.load_style(comfy_table::presets::NOTHING);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests;
