@@ -21,7 +21,7 @@ impl Peer {
         let process = Otela::run(all);
         let registry = process.says("registry: http://").await;
         let http = registry.split('/').next().unwrap().parse().unwrap();
-        let id = process.says("peer=").await;
+        let id = process.says("mesh=test peer=").await;
         Self { process, http, id }
     }
 

@@ -35,6 +35,8 @@ struct Attempt {
     under_way: bool,
     /// Since when a connection stands.
     connected: Option<Instant>,
+    /// Whether that came of our own dial.
+    dialled: bool,
     /// Who waits for it; such dials come first.
     waiters: Vec<Waiter>,
 }
@@ -156,6 +158,7 @@ impl Dialer {
         {
             attempt.peer = Some(peer);
             attempt.under_way = false;
+            attempt.dialled = true;
         }
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
             attempt.connected.get_or_insert(now);
@@ -164,10 +167,14 @@ impl Dialer {
     }
 
     /// The last connection to `peer` is gone. It is dialled again at once, unless it did not last: then the pauses
-    /// go on growing, so that a peer which hangs up on us is not hammered.
+    /// go on growing, so that a peer which hangs up on us is not hammered. One that the peer itself had opened says
+    /// nothing of our own dials: it may have looked for somebody else at our address.
     pub(super) fn lost(&mut self, peer: &PeerId, now: Instant) {
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer)) {
             let since = attempt.connected.take();
+            if !std::mem::take(&mut attempt.dialled) {
+                continue;
+            }
             if since.is_some_and(|since| now - since >= STEADY_AFTER) {
                 attempt.pauses = pauses();
                 attempt.failures = 0;
@@ -190,6 +197,7 @@ impl Attempt {
             next: now,
             under_way: false,
             connected: None,
+            dialled: false,
             waiters: Vec::new(),
         }
     }
@@ -268,6 +276,18 @@ mod tests {
         let at = at + STEADY_AFTER;
         dialer.lost(&peer, at);
         assert_eq!(dialer.take_due(at).len(), 1, "a lost bootstrap is dialled at once");
+    }
+
+    #[test]
+    fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
+        let now = Instant::now();
+        let (peer, mut dialer) = (PeerId::random(), Dialer::default());
+        dialer.want(vec![(peer, vec![address(1)])], |_| false, now);
+        for n in 0..20 {
+            dialer.connected(peer, ConnectionId::new_unchecked(n), now);
+            dialer.lost(&peer, now);
+        }
+        assert_eq!(dialer.take_due(now).len(), 1, "at once, as if nothing had been");
     }
 
     #[test]
