@@ -1,5 +1,6 @@
 use super::*;
 use crate::{
+    accusation::{Accusation, Charge, Verdict},
     entry::Draft,
     id::{Epoch, MeshName},
     lifecycle::Lifecycle,
@@ -82,6 +83,124 @@ proptest! {
         prop_assert_eq!(straight.root(), shuffled.root());
         prop_assert_eq!(&straight.map, &shuffled.map);
     }
+}
+
+/// Something that a replica can be told.
+#[derive(Debug, Clone)]
+enum Told {
+    Entry(Entry),
+    Accusation(Accusation),
+}
+
+fn any_told() -> impl Strategy<Value = Told> {
+    let accusation = (0..5_usize, 1..5_usize, 0..3_u64, 0..3_u64, prop::bool::ANY).prop_map(
+        |(accuser, offset, epoch, version, evict)| {
+            let subject = KEYS[(accuser + offset) % 5].public().to_peer_id();
+            let verdict = if evict { Verdict::Evict } else { Verdict::Suspect };
+            let charge = Charge { subject, epoch: Epoch(epoch), version, verdict };
+            Told::Accusation(Accusation::sign(&KEYS[accuser], &mesh(), charge, 1_000).unwrap())
+        },
+    );
+    prop_oneof![any_entry().prop_map(Told::Entry), accusation]
+}
+
+fn tell(registry: &mut Registry, told: &Told) {
+    match told {
+        Told::Entry(entry) => registry.learn(entry.clone(), NOW),
+        Told::Accusation(accusation) => registry.accuse(accusation.clone()),
+    };
+}
+
+/// What anti-entropy does: all entries, then all accusations.
+fn give(from: &Registry, to: &mut Registry) {
+    for entry in from.entries() {
+        to.learn(entry.clone(), NOW);
+    }
+    for (_, accusations) in from.accused() {
+        accusations.iter().for_each(|accusation| _ = to.accuse(accusation.clone()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    // Three replicas are told parts of a history, in any order, with losses and repetitions; then each gives each what
+    // it has.
+    #[test]
+    fn replicas_agree_whatever_reached_them_and_in_what_order(
+        history in vec(any_told(), 1..16),
+        orders in vec(vec(any::<prop::sample::Index>(), 0..24), 3),
+    ) {
+        let mut replicas = vec![Registry::default(); 3];
+        for (replica, order) in replicas.iter_mut().zip(&orders) {
+            order.iter().for_each(|index| tell(replica, index.get(&history)));
+        }
+        let before = replicas.clone();
+        for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 1), (1, 2)] {
+            let source = replicas[from].clone();
+            give(&source, &mut replicas[to]);
+        }
+        for replica in &replicas {
+            prop_assert_eq!(replica.root(), replicas[0].root());
+            for (old, owner) in before.iter().flat_map(|old| old.entries().map(move |e| (old, e.owner()))) {
+                prop_assert!(old.rank(&owner) <= replica.rank(&owner), "nothing is taken back");
+            }
+            // The roots are what a replica made afresh of the same content would have.
+            let mut fresh = Registry::default();
+            give(replica, &mut fresh);
+            prop_assert_eq!(fresh.root(), replica.root());
+        }
+    }
+}
+
+#[test]
+fn of_many_accusers_all_replicas_keep_the_same() {
+    let accusers: Vec<_> = (10..40).map(|i| Keypair::ed25519_from_bytes([i; 32]).unwrap()).collect();
+    let subject = entry(0, 1, Lifecycle::Serving, 3, &[]);
+    let charge = Charge { subject: subject.owner(), epoch: Epoch(1), version: 3, verdict: Verdict::Suspect };
+    let sign = |key: &Keypair| Accusation::sign(key, &mesh(), charge, 1_000).unwrap();
+    let (mut forwards, mut backwards) = (Registry::default(), Registry::default());
+    for registry in [&mut forwards, &mut backwards] {
+        registry.learn(subject.clone(), NOW);
+    }
+    accusers.iter().for_each(|key| _ = forwards.accuse(sign(key)));
+    accusers.iter().rev().for_each(|key| _ = backwards.accuse(sign(key)));
+    assert_eq!(forwards.root(), backwards.root());
+    assert_eq!(forwards.accusations(&subject.owner()).len(), ACCUSERS_MAX);
+    // Its next word refutes them all.
+    forwards.learn(entry(0, 1, Lifecycle::Serving, 4, &[]), NOW);
+    assert!(forwards.accusations(&subject.owner()).is_empty());
+    assert_eq!(forwards.root(), forwards.get(&subject.owner()).unwrap().hash().0);
+}
+
+#[test]
+fn p43_departed_owners_are_bounded_and_what_was_buried_does_not_come_back() {
+    let key = |i: u64| {
+        let mut secret = [3; 32];
+        secret[..8].copy_from_slice(&i.to_be_bytes());
+        Keypair::ed25519_from_bytes(secret).unwrap()
+    };
+    let say = |i: u64, lifecycle, version| {
+        let rank = Rank { epoch: Epoch(1), lifecycle, version };
+        let draft = Draft { rank, issued_at_ms: 1_000_000 + i, payload: Payload::default() };
+        Entry::sign(&key(i), &mesh(), draft).unwrap()
+    };
+    let many = DEPARTED_MAX as u64 + 100;
+    let mut registry = Registry::default();
+    for i in 0..many {
+        assert_eq!(registry.learn(say(i, Lifecycle::Serving, 1), NOW), Learned::New);
+        assert_eq!(registry.learn(say(i, Lifecycle::Left, 2), NOW), Learned::New);
+    }
+    assert_eq!((registry.len(), registry.departed(), registry.graves()), (DEPARTED_MAX, DEPARTED_MAX, 100));
+    assert_eq!(registry.learn(say(5, Lifecycle::Serving, 1), NOW), Learned::Buried);
+    assert_eq!(registry.learn(say(5, Lifecycle::Left, 2), NOW), Learned::Buried);
+    assert_eq!(registry.learn(say(5, Lifecycle::Left, 3), NOW), Learned::New, "its own later word counts");
+    // After their time nobody needs to remember them: by their age everybody refuses them.
+    let day_ms = 24 * 3_600_000;
+    registry.expire(1_000_000 + 2 * day_ms);
+    assert_eq!((registry.len(), registry.root()), (0, [0; 16]));
+    registry.expire(1_000_000 + 2 * day_ms + 10_000);
+    assert_eq!(registry.graves(), 0);
 }
 
 #[test]
