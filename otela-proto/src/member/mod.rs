@@ -12,7 +12,7 @@ pub use crate::step::{Input, NewSession, Output, Parcel, Settings};
 
 use crate::{
     accusation::Charge,
-    clock::Now,
+    clock::{Now, millis},
     entry::{Entry, RENEW_EVERY},
     gossip::{self, Gossip, Links},
     id::{Epoch, Session},
@@ -30,6 +30,9 @@ use std::{collections::HashSet, time::Duration};
 
 /// Entries past their time are looked for this often.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+
+/// Our own entry may not be from the future by more than this.
+const CLOCK_SET: Duration = Duration::from_secs(60);
 
 /// The core of one peer.
 #[derive(Debug)]
@@ -132,7 +135,7 @@ impl Member {
         self.gossip.tick(now.mono, &self.registry, &self.links, &mut self.rng, out);
         self.detect(now, out, charges, Liveness::tick);
         self.meet(now, out);
-        if self.renew_at <= now.mono {
+        if self.renew_at <= now.mono || self.clock_was_set(now) {
             self.publish(now, out);
         }
         if self.expire_at <= now.mono {
@@ -202,6 +205,16 @@ impl Member {
             charges,
         };
         step(&mut self.liveness, &mut ctx)
+    }
+
+    /// Whether our entry's time no longer fits our wall clock: the machine was suspended, or the clock was set. Others
+    /// may have refused it.
+    fn clock_was_set(&self, now: Now) -> bool {
+        self.registry.get(&self.me).is_some_and(|own| {
+            let issued_at_ms = own.issued_at_ms();
+            issued_at_ms.saturating_add(millis(RENEW_EVERY)) < now.wall_ms
+                || issued_at_ms > now.wall_ms.saturating_add(millis(CLOCK_SET))
+        })
     }
 
     /// Publishes this peer's own entry under a new version.

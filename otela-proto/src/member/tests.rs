@@ -256,6 +256,26 @@ fn who_was_stopped_accuses_nobody_when_it_goes_on() {
 }
 
 #[test]
+fn p41_a_clock_that_was_set_is_followed_by_a_new_word() {
+    let mut mesh = Mesh::new(2, 8);
+    let issued = |mesh: &Mesh| mesh.members[0].registry.get(&mesh.id(0)).unwrap().issued_at_ms();
+    let hour_ms = 3_600_000;
+    let mut out = Vec::new();
+    for (wall_ms, published) in [
+        (WALL_MS + hour_ms, false),
+        // A week in a drawer, in which the monotonic clock stood still.
+        (WALL_MS + 7 * 24 * hour_ms, true),
+        (WALL_MS + 7 * 24 * hour_ms - 10_000, false),
+        (WALL_MS, true),
+    ] {
+        let before = issued(&mesh);
+        mesh.members[0].handle(Now { mono: mesh.now, wall_ms }, Input::Tick, &mut out);
+        assert_eq!(issued(&mesh) != before, published, "{wall_ms}");
+        assert!(!published || issued(&mesh) == wall_ms);
+    }
+}
+
+#[test]
 fn of_two_processes_with_one_key_the_younger_goes_on() {
     let mut mesh = Mesh::new(6, 5);
     let twin = Member::new(mesh.keys[2].clone(), Settings::new(mesh_name()), None, 99, at(mesh.now));
