@@ -1,5 +1,7 @@
 //! Real peers over loopback.
 
+mod hostile;
+
 use super::*;
 use bytes::Bytes;
 use http::Request;
@@ -16,6 +18,7 @@ use tokio::time::timeout;
 const SOON: Duration = Duration::from_secs(20);
 
 struct Running {
+    key: libp2p_identity::Keypair,
     metrics: Metrics,
     peer: Peer,
     tasks: Tasks,
@@ -23,9 +26,11 @@ struct Running {
 }
 
 async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) -> Running {
+    let identity = Identity::ephemeral();
+    let key = identity.keypair().clone();
     let config = PeerConfig {
         mesh: mesh.parse().unwrap(),
-        identity: Identity::ephemeral(),
+        identity,
         roles: vec![role],
         listen: vec![listen.parse().unwrap()],
         external: vec![],
@@ -37,7 +42,7 @@ async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) 
     let tasks = Tasks::new();
     let metrics = Metrics::new();
     let (peer, http) = Peer::start(config, &tasks, &metrics).await.unwrap();
-    Running { metrics, peer, tasks, http: Some(http) }
+    Running { key, metrics, peer, tasks, http: Some(http) }
 }
 
 async fn tcp(mesh: &str, role: Role, bootstrap: Vec<Multiaddr>) -> Running {
