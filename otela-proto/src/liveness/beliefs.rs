@@ -26,8 +26,11 @@ impl Liveness {
         self.beliefs.get(peer).copied().unwrap_or_default()
     }
 
-    /// Draws the conclusions anew. Returns whose belief has changed.
+    /// Draws the conclusions anew, if there is reason to. Returns whose belief has changed.
     pub(crate) fn conclude(&mut self, ctx: &Ctx<'_>) -> Vec<PeerId> {
+        if !std::mem::take(&mut self.unsettled) {
+            return Vec::new();
+        }
         let mut changed = BTreeSet::new();
         let alone = Alone::count(ctx.registry);
         // A suspect more makes the quorum smaller, perhaps, for another one: until nothing moves.

@@ -90,6 +90,8 @@ pub(crate) struct Liveness {
     accused_at: HashMap<PeerId, (Epoch, u64, Duration)>,
     told: HashMap<PeerId, Duration>,
     beliefs: HashMap<PeerId, Belief>,
+    /// Whether something has happened that conclusions rest on.
+    unsettled: bool,
     round: u64,
     next_round: Duration,
 }
@@ -107,6 +109,7 @@ impl Liveness {
             accused_at: HashMap::new(),
             told: HashMap::new(),
             beliefs: HashMap::new(),
+            unsettled: false,
             round: 0,
             next_round: first_round,
         }
@@ -132,8 +135,12 @@ impl Liveness {
             // Once over, it is over: what counts now is whether a sign of life came since.
             unreachable.until = unreachable.since;
         }
+        let before = self.unreachable.len();
         self.unreachable.retain(|peer, u| u.until > now || self.heard.get(peer).is_none_or(|at| *at <= u.since));
+        self.unsettled |= self.unreachable.len() != before;
         if self.next_round <= now {
+            // How far others are believed changes with time alone.
+            self.unsettled = true;
             self.next_round = now + watch::ROUND;
             self.round += 1;
             self.watch(ctx);
@@ -164,7 +171,7 @@ impl Liveness {
 
     /// A link stands: the peer has proved that it lives and is who it is.
     pub(crate) fn link_up(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
-        self.unreachable.remove(&peer);
+        self.unsettled |= self.unreachable.remove(&peer).is_some();
         self.heard(peer, ctx);
     }
 
@@ -198,12 +205,19 @@ impl Liveness {
         let now = ctx.now.mono;
         let unreachable = self.unreachable.entry(peer).or_insert(Unreachable { since: now, until: now });
         unreachable.until = unreachable.until.max(now + penalty);
+        self.unsettled = true;
+    }
+
+    /// The registry has changed.
+    pub(crate) fn unsettle(&mut self) {
+        self.unsettled = true;
     }
 
     /// Something came from `peer` itself: it lives.
     pub(crate) fn heard(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
         let now = ctx.now.mono;
         self.heard.insert(peer, now);
+        self.unsettled |= self.beliefs.contains_key(&peer);
         self.suspicions.remove(&peer);
         self.checks.remove(&peer);
         if self.unreachable.get(&peer).is_some_and(|u| u.until <= now) {
