@@ -2,9 +2,9 @@
 
 use super::{Ctx, Liveness, credit::Alone};
 use crate::{
-    accusation::Accusation,
+    accusation::{Accusation, Verdict},
     lifecycle::Lifecycle,
-    registry::{Belief, Registry, evictors},
+    registry::{Belief, Registry},
 };
 use libp2p_identity::PeerId;
 use std::{
@@ -100,11 +100,8 @@ impl Liveness {
 
     /// Votes to evict by peers that we know of.
     fn votes(&self, accusations: &[Accusation], registry: &Registry) -> usize {
-        if evictors(accusations) == 0 {
-            return 0;
-        }
-        let known: Vec<_> = accusations.iter().filter(|a| registry.get(&a.accuser()).is_some()).cloned().collect();
-        evictors(&known)
+        let votes = accusations.iter().filter(|accusation| accusation.charge().verdict == Verdict::Evict);
+        votes.filter(|vote| registry.get(&vote.accuser()).is_some()).count()
     }
 
     /// How many votes evict `subject`: three, or the majority of the living others where they are fewer than five.

@@ -4,12 +4,7 @@
 //! refutes all of them, and a version that nobody has seen cannot be accused; so what is kept is again a function
 //! of what was learned, and replicas agree on it.
 
-use crate::{
-    accusation::{Accusation, Verdict},
-    entry::Entry,
-    id::Place,
-    lifecycle::Lifecycle,
-};
+use crate::{accusation::Accusation, entry::Entry, id::Place, lifecycle::Lifecycle};
 use libp2p_identity::PeerId;
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -64,10 +59,4 @@ impl Accusations {
     pub(super) fn iter(&self) -> impl Iterator<Item = (&PeerId, &Arc<[Accusation]>)> {
         self.of.iter()
     }
-}
-
-/// How many accusers say that the subject is to be evicted.
-#[must_use]
-pub fn evictors(accusations: &[Accusation]) -> usize {
-    accusations.iter().filter(|accusation| accusation.charge().verdict == Verdict::Evict).count()
 }

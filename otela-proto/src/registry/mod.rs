@@ -11,7 +11,7 @@ mod graves;
 mod map;
 mod view;
 
-pub use accusations::{ACCUSERS_MAX, evictors};
+pub use accusations::ACCUSERS_MAX;
 pub use graves::GRAVES_MAX;
 pub use map::GMap;
 pub use view::{Belief, ModelState, Node, Replica, View};
