@@ -14,6 +14,8 @@ use std::{
 
 /// Most votes that an eviction takes.
 const QUORUM_MAX: usize = 3;
+/// Where no more than so many live, the quorum may depend on who else is suspected.
+const SMALL: usize = 2 * QUORUM_MAX;
 
 impl Liveness {
     /// What is believed of everybody of whom not only good is believed.
@@ -26,34 +28,31 @@ impl Liveness {
         self.beliefs.get(peer).copied().unwrap_or_default()
     }
 
-    /// Draws the conclusions anew, if there is reason to. Returns whose belief has changed.
+    /// Draws the conclusions anew where there is reason to. Returns whose belief has changed.
     pub(crate) fn conclude(&mut self, ctx: &Ctx<'_>) -> Vec<PeerId> {
-        if !std::mem::take(&mut self.unsettled) {
-            return Vec::new();
-        }
+        let mut open = std::mem::take(&mut self.unsettled);
         let mut changed = BTreeSet::new();
-        let alone = Alone::count(ctx.registry);
-        // A suspect more makes the quorum smaller, perhaps, for another one: until nothing moves.
-        loop {
-            let accused = ctx.registry.accused().map(|(peer, _)| *peer);
-            let candidates: BTreeSet<_> =
-                accused.chain(self.unreachable.keys().copied()).chain(self.beliefs.keys().copied()).collect();
-            let before = changed.len();
-            for peer in candidates.into_iter().filter(|peer| *peer != ctx.me) {
-                let (old, new) = (self.belief(&peer), self.conclusion(&peer, &alone, ctx));
-                if old == new || changed.contains(&peer) && old.name() == new.name() {
+        let alone = if open.is_empty() { Alone::default() } else { Alone::count(ctx.registry) };
+        while !open.is_empty() {
+            let mut moved = false;
+            for peer in open.iter().filter(|peer| **peer != ctx.me) {
+                let (old, new) = (self.belief(peer), self.conclusion(peer, &alone, ctx));
+                if old == new {
                     continue;
                 }
                 match new {
-                    Belief::Alive => self.beliefs.remove(&peer),
-                    _ => self.beliefs.insert(peer, new),
+                    Belief::Alive => self.beliefs.remove(peer),
+                    _ => self.beliefs.insert(*peer, new),
                 };
-                changed.insert(peer);
+                moved |= old.name() != new.name();
+                changed.insert(*peer);
             }
-            if changed.len() == before {
-                return changed.into_iter().collect();
-            }
+            // In a small mesh a suspect more makes the quorum smaller for the others: on until nothing moves.
+            let small = self.living_others(&ctx.me, ctx.registry) <= SMALL;
+            open =
+                if moved && small { ctx.registry.accused().map(|(peer, _)| *peer).collect() } else { BTreeSet::new() };
         }
+        changed.into_iter().collect()
     }
 
     fn conclusion(&self, peer: &PeerId, alone: &Alone, ctx: &Ctx<'_>) -> Belief {
@@ -106,6 +105,11 @@ impl Liveness {
 
     /// How many votes evict `subject`: three, or the majority of the living others where they are fewer than five.
     fn quorum(&self, subject: &PeerId, registry: &Registry) -> usize {
+        QUORUM_MAX.min(self.living_others(subject, registry) / 2 + 1)
+    }
+
+    /// Number of peers other than `subject` that seem to live.
+    fn living_others(&self, subject: &PeerId, registry: &Registry) -> usize {
         // Who was evicted a moment ago is not counted among the departed yet.
         let gone = |peer: &PeerId, belief: &Belief| match belief {
             Belief::Suspect(_) => true,
@@ -114,8 +118,7 @@ impl Liveness {
         };
         let gone = self.beliefs.iter().filter(|(peer, belief)| *peer != subject && gone(peer, belief)).count();
         let subject_counts = usize::from(!registry.has_departed(subject));
-        let others = (registry.len() - registry.departed()).saturating_sub(gone + subject_counts);
-        QUORUM_MAX.min(others / 2 + 1)
+        (registry.len() - registry.departed()).saturating_sub(gone + subject_counts)
     }
 
     /// What stands against ourselves.

@@ -34,7 +34,7 @@ use libp2p_identity::PeerId;
 use probes::{Probes, Purpose, Stage};
 use rand::rngs::SmallRng;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
@@ -90,8 +90,8 @@ pub(crate) struct Liveness {
     accused_at: HashMap<PeerId, (Epoch, u64, Duration)>,
     told: HashMap<PeerId, Duration>,
     beliefs: HashMap<PeerId, Belief>,
-    /// Whether something has happened that conclusions rest on.
-    unsettled: bool,
+    /// Of whom something was learned that conclusions rest on.
+    unsettled: BTreeSet<PeerId>,
     round: u64,
     next_round: Duration,
 }
@@ -109,7 +109,7 @@ impl Liveness {
             accused_at: HashMap::new(),
             told: HashMap::new(),
             beliefs: HashMap::new(),
-            unsettled: false,
+            unsettled: BTreeSet::new(),
             round: 0,
             next_round: first_round,
         }
@@ -135,12 +135,16 @@ impl Liveness {
             // Once over, it is over: what counts now is whether a sign of life came since.
             unreachable.until = unreachable.since;
         }
-        let before = self.unreachable.len();
-        self.unreachable.retain(|peer, u| u.until > now || self.heard.get(peer).is_none_or(|at| *at <= u.since));
-        self.unsettled |= self.unreachable.len() != before;
+        let back: Vec<_> = self
+            .unreachable
+            .extract_if(|peer, u| u.until <= now && self.heard.get(peer).is_some_and(|at| *at > u.since))
+            .collect();
+        self.unsettled.extend(back.into_iter().map(|(peer, _)| peer));
         if self.next_round <= now {
-            // How far others are believed changes with time alone.
-            self.unsettled = true;
+            // How far accusers are believed changes with time alone.
+            let open = ctx.registry.accused().map(|(peer, _)| *peer);
+            let open = open.filter(|peer| !matches!(self.beliefs.get(peer), Some(Belief::Evicted(_))));
+            self.unsettled.extend(open);
             self.next_round = now + watch::ROUND;
             self.round += 1;
             self.watch(ctx);
@@ -171,7 +175,8 @@ impl Liveness {
 
     /// A link stands: the peer has proved that it lives and is who it is.
     pub(crate) fn link_up(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
-        self.unsettled |= self.unreachable.remove(&peer).is_some();
+        self.unreachable.remove(&peer);
+        self.unsettled.insert(peer);
         self.heard(peer, ctx);
     }
 
@@ -205,19 +210,21 @@ impl Liveness {
         let now = ctx.now.mono;
         let unreachable = self.unreachable.entry(peer).or_insert(Unreachable { since: now, until: now });
         unreachable.until = unreachable.until.max(now + penalty);
-        self.unsettled = true;
+        self.unsettled.insert(peer);
     }
 
-    /// The registry has changed.
-    pub(crate) fn unsettle(&mut self) {
-        self.unsettled = true;
+    /// The registry has something new about `peer`.
+    pub(crate) fn unsettle(&mut self, peer: PeerId) {
+        self.unsettled.insert(peer);
     }
 
     /// Something came from `peer` itself: it lives.
     pub(crate) fn heard(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
         let now = ctx.now.mono;
         self.heard.insert(peer, now);
-        self.unsettled |= self.beliefs.contains_key(&peer);
+        if self.beliefs.contains_key(&peer) {
+            self.unsettled.insert(peer);
+        }
         self.suspicions.remove(&peer);
         self.checks.remove(&peer);
         if self.unreachable.get(&peer).is_some_and(|u| u.until <= now) {

@@ -22,7 +22,7 @@ impl Member {
         let accusations = self.registry.accusations(&owner);
         match self.registry.learn(entry.clone(), now.mono) {
             Learned::New => {
-                self.liveness.unsettle();
+                self.liveness.unsettle(owner);
                 if let Some(before) = &before {
                     self.liveness.refuted(&accusations, before, entry, now.mono);
                 }
@@ -68,7 +68,7 @@ impl Member {
     ) {
         match self.registry.accuse(accusation.clone()) {
             Learned::New => {
-                self.liveness.unsettle();
+                self.liveness.unsettle(accusation.charge().subject);
                 self.gossip.learned_accusation(accusation, from, now.mono);
                 self.detect(now, out, charges, |liveness, ctx| liveness.on_accusation(accusation, ctx));
                 out.push(Output::Changed(accusation.charge().subject));

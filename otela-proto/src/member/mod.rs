@@ -141,8 +141,8 @@ impl Member {
         if self.expire_at <= now.mono {
             self.expire_at = now.mono + EXPIRE_EVERY;
             // Our own entry must never be among them: it is renewed long before, unless the clock was set.
-            self.liveness.unsettle();
             for owner in self.registry.expire(now.wall_ms) {
+                self.liveness.unsettle(owner);
                 if owner == self.me {
                     self.publish(now, out);
                 } else {
@@ -239,7 +239,6 @@ impl Member {
     fn take_own(&mut self, entry: Entry, now: Now, out: &mut Vec<Output>) {
         let me = self.me;
         self.registry.learn(entry, now.mono);
-        self.liveness.unsettle();
         self.gossip.learned_entry(me, None, now.mono);
         out.push(Output::Changed(me));
     }
