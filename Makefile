@@ -10,10 +10,13 @@ CARGO ?= cargo
 cargo := env -u MAKEFLAGS -u MFLAGS $(CARGO)
 # Arguments for demo and bench: make demo ARGS="--help"
 ARGS ?=
+# Which fuzz targets, and for how long each: make fuzz TARGET=entry SECONDS=600
+TARGET ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
+SECONDS ?= 60
 
 export OTELA_LAB := $(shell scripts/lab.sh --where)
-# cargo-deny may live in the lab; a system's own comes first.
-export PATH := $(PATH):$(OTELA_LAB)/deny/bin
+# cargo-deny and cargo-fuzz may live in the lab; a system's own come first.
+export PATH := $(PATH):$(OTELA_LAB)/deny/bin:$(OTELA_LAB)/fuzz/bin
 
 scripts := .ci/run $(wildcard scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch)
 has_nextest := $(cargo) nextest --version >/dev/null 2>&1
@@ -23,14 +26,14 @@ plain_test := $(cargo) test --locked --workspace --lib --bins --tests
 
 .PHONY: help
 help: ## list what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 18
 
 .PHONY: demo
 demo: toolchain ## a whole mesh on this machine, until Ctrl-C
 	@$(cargo) run --locked -- demo $(ARGS)
 
 .PHONY: test
-test: toolchain fmt scripts deny clippy docs build tidy doc-tests tests ## everything that CI checks
+test: toolchain fmt scripts deny clippy docs fuzz-targets build tidy doc-tests tests ## everything that CI checks
 
 .PHONY: check
 check: toolchain fmt clippy ## the fast part: format, lints, tidy and unit tests
@@ -40,6 +43,21 @@ check: toolchain fmt clippy ## the fast part: format, lints, tidy and unit tests
 .PHONY: bench
 bench: toolchain ## added latency through ingress and mesh, against the engine directly
 	@$(cargo) bench --locked --bench forward -- $(ARGS)
+
+# The sanitizers are unstable options, which a stable compiler takes from RUSTC_BOOTSTRAP only. What is found goes below
+# fuzz/target; fuzz/corpus is what the repository keeps.
+fuzz := RUSTC_BOOTSTRAP=1 $(cargo) fuzz
+
+.PHONY: fuzz
+fuzz: toolchain ## feed the decoders what a fuzzer makes up: TARGET=entry SECONDS=600
+	@for target in $(TARGET); do \
+		mkdir -p "fuzz/target/corpus/$$target"; \
+		$(fuzz) run "$$target" "fuzz/target/corpus/$$target" "fuzz/corpus/$$target" -- -max_total_time=$(SECONDS) -timeout=10; \
+	done
+
+.PHONY: bench-loopback
+bench-loopback: toolchain ## real peers over loopback: one write seen by all, and what an idle mesh sends
+	@$(cargo) bench --locked -p otela-node --bench loopback -- $(ARGS)
 
 .PHONY: docs
 docs: ## the API's documentation, with private items, no broken link
@@ -64,6 +82,7 @@ toolchain:
 .PHONY: fmt
 fmt:
 	@$(cargo) fmt --all -- --check
+	@$(cargo) fmt --manifest-path fuzz/Cargo.toml -- --check
 
 .PHONY: scripts
 scripts:
@@ -80,6 +99,14 @@ deny: ## licences, sources and versions of the dependencies
 .PHONY: clippy
 clippy:
 	@$(cargo) clippy --locked --workspace --all-targets -- -D warnings
+
+# Compiled and linked, not run: how long to search is for whoever searches to say.
+.PHONY: fuzz-targets
+fuzz-targets:
+	@$(cargo) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
+	@if $(cargo) fuzz --version >/dev/null 2>&1; then $(fuzz) build; \
+	elif [ "$${CI:-}" = true ]; then echo "cargo-fuzz is missing: run scripts/lab.sh" >&2; exit 1; \
+	else echo "NOT CHECKED: the fuzz targets, for cargo-fuzz is missing (make lab)" >&2; fi
 
 .PHONY: build
 build:

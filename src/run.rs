@@ -139,7 +139,8 @@ async fn join(
     tasks: &Tasks,
     metrics: &Metrics,
 ) -> Result<(Peer, mpsc::Receiver<Inbound>), CommandError> {
-    let alone = config.bootstrap.is_empty() && !config.roles.contains(&Role::Relay);
+    let remembered = config.state.as_ref().is_some_and(|state| state.peers_len() > 0);
+    let alone = config.bootstrap.is_empty() && !remembered && !config.roles.contains(&Role::Relay);
     let mesh = config.mesh.clone();
     let (peer, requests) = Peer::start(config, tasks, metrics).await?;
     tracing::info!(%mesh, peer = %peer.id(), "joining the mesh");

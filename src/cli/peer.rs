@@ -1,8 +1,9 @@
 //! Flags that every peer has.
 
 use super::parse::address;
+use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, IdentityError, Patience, PeerConfig};
+use otela_node::peer::{Identity, Patience, PeerConfig, State};
 use otela_proto::{id::MeshName, payload::Role};
 use std::{path::PathBuf, time::Duration};
 
@@ -26,6 +27,10 @@ pub(crate) struct PeerArgs {
     /// File with this peer's key, made if it is not there. Without it the key lasts as long as the process.
     #[arg(long, env = "OTELA_PEER_KEY", value_name = "FILE")]
     key: Option<PathBuf>,
+    /// Directory on this machine's disk to remember peers of the mesh in, and the last epoch of the peer's key: after a
+    /// restart the mesh is found though the bootstraps are gone. Made if it is not there.
+    #[arg(long, env = "OTELA_PEER_STATE", value_name = "DIR")]
+    state: Option<PathBuf>,
     /// How long a silent peer of the same site (label `site`, or the same /16 network) is waited for before this one
     /// votes to evict it.
     #[arg(long, env = "OTELA_PEER_GRACE", value_name = "TIME", default_value = "5s", value_parser = grace)]
@@ -46,11 +51,12 @@ fn grace(text: &str) -> Result<Duration, String> {
 
 impl PeerArgs {
     /// The settings of a peer with `roles`, listening on `listen` unless told otherwise.
-    pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, IdentityError> {
+    pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, CommandError> {
         let identity = match &self.key {
             Some(path) => Identity::load_or_create(path)?,
             None => Identity::ephemeral(),
         };
+        let state = self.state.map(|dir| State::open(&dir, &self.mesh)).transpose()?;
         let defaults = listen.iter().filter_map(|address| address.parse().ok());
         let listen = if self.peer_listen.is_empty() { defaults.collect() } else { self.peer_listen };
         Ok(PeerConfig {
@@ -61,6 +67,7 @@ impl PeerArgs {
             listen,
             external: self.external,
             bootstrap: self.bootstrap,
+            state,
             patience: Patience { grace_near: self.grace, grace_far: self.grace_far, retention: self.retention },
             software: env!("CARGO_PKG_VERSION").to_owned(),
         })

@@ -50,6 +50,24 @@ async fn keys_that_cannot_be_used() {
 }
 
 #[tokio::test]
+async fn state_directories_that_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let (state, near) = (state.to_str().unwrap(), "/ip4/127.0.0.1/tcp/0");
+    let first = Otela::run(["relay", "--state", state, "--peer-listen", near]);
+    first.says("others join").await;
+    let (code, output) = run(&["relay", "--state", state, "--peer-listen", near]).await;
+    assert!(
+        code == 69 && output.contains("in use by another otela process") && output.contains(state),
+        "{code} {output}"
+    );
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (code, output) = run(&["relay", "--state", file.to_str().unwrap(), "--peer-listen", near]).await;
+    assert!(code == 78 && output.contains("is not a directory"), "{code} {output}");
+}
+
+#[tokio::test]
 async fn taken_ports_are_named() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap().to_string();

@@ -2,6 +2,7 @@
 //!
 //! A body holds a plain message and the request's id; never an address, a peer or a path of ours.
 
+use super::scan::Unreadable;
 use crate::{
     attempt::{Failure, Whole},
     candidate::NoCandidate,
@@ -127,6 +128,14 @@ impl ApiError {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         }
+    }
+}
+
+impl From<Unreadable> for ApiError {
+    fn from(unreadable: Unreadable) -> Self {
+        let error = Self::bad_request(unreadable.to_string());
+        let error = if unreadable.is_about_model() { error.param("model") } else { error };
+        if matches!(unreadable, Unreadable::NoModel) { error.code("missing_model") } else { error }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Finds in a body what routing needs, in one pass and without building the document.
+//! Finds in a body what routing needs, in one pass and without building the document. The fuzz target `scan` takes
+//! this file as it is, so it names nothing else of the crate.
 
-use super::error::ApiError;
 use serde::Deserialize;
 use std::borrow::Cow;
 
@@ -15,24 +15,43 @@ struct Fields<'a> {
 #[derive(Debug, Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// Why no model can be read from a body. Each text is the message to the client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error("The request has no body; a JSON object with `model` is needed.")]
+    Empty,
+    #[error("The request body is not valid: a JSON object is needed.")]
+    NotAnObject,
+    #[error("The request body is not valid: {0}.")]
+    Invalid(serde_json::Error),
+    #[error("The request names no `model`.")]
+    NoModel,
+}
+
+impl Unreadable {
+    /// Whether the field `model` is what is wrong.
+    pub(crate) fn is_about_model(&self) -> bool {
+        match self {
+            Self::Empty | Self::NotAnObject => false,
+            Self::Invalid(error) => error.to_string().contains("`model`"),
+            Self::NoModel => true,
+        }
+    }
+}
+
 /// The model that a JSON body names.
-pub(crate) fn model(body: &[u8]) -> Result<String, ApiError> {
+pub(crate) fn model(body: &[u8]) -> Result<String, Unreadable> {
     if body.trim_ascii().is_empty() {
-        return Err(ApiError::bad_request("The request has no body; a JSON object with `model` is needed."));
+        return Err(Unreadable::Empty);
     }
     // An array would be taken for the fields in their order.
     if !body.trim_ascii_start().starts_with(b"{") {
-        return Err(ApiError::bad_request("The request body is not valid: a JSON object is needed."));
+        return Err(Unreadable::NotAnObject);
     }
-    let fields: Fields<'_> = serde_json::from_slice(body).map_err(|error| {
-        let message = format!("The request body is not valid: {error}.");
-        let about_model = error.to_string().contains("`model`");
-        let error = ApiError::bad_request(message);
-        if about_model { error.param("model") } else { error }
-    })?;
+    let fields: Fields<'_> = serde_json::from_slice(body).map_err(Unreadable::Invalid)?;
     match fields.model {
         Some(Text(model)) if !model.is_empty() => Ok(model.into_owned()),
-        _ => Err(ApiError::bad_request("The request names no `model`.").param("model").code("missing_model")),
+        _ => Err(Unreadable::NoModel),
     }
 }
 

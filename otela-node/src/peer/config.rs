@@ -1,6 +1,6 @@
 //! What a peer is told at its start.
 
-use super::identity::Identity;
+use super::{identity::Identity, state::State};
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub struct PeerConfig {
     pub external: Vec<Multiaddr>,
     /// Peers to join the mesh through. Tried for ever; start-up does not wait for them.
     pub bootstrap: Vec<Multiaddr>,
+    /// Where epoch and peers are remembered across restarts, if anywhere.
+    pub state: Option<State>,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
     /// How long others are waited for.

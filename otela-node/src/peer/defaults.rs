@@ -37,6 +37,14 @@ pub(super) const REDIAL_MAX: Duration = Duration::from_secs(60);
 pub(super) const STEADY_AFTER: Duration = Duration::from_secs(10);
 /// Dials under way at once: a mesh of dead addresses must not starve the living ones.
 pub(super) const DIALS_MAX: usize = 32;
+/// Peers of an earlier run are dialled this long after the configured bootstraps, which are usually enough...
+pub(super) const REMEMBERED_AFTER: Duration = Duration::from_secs(2);
+/// ...this many at once...
+pub(super) const REMEMBERED_DIALS_MAX: usize = 4;
+/// ...until this many peers are connected, as many as gossip wants...
+pub(super) const REMEMBERED_UNTIL: usize = 8;
+/// ...and each at most this often, about a minute, once anybody is connected.
+pub(super) const REMEMBERED_TRIES_MAX: u32 = 8;
 /// Addresses tried of one record.
 pub(super) const ADDRESSES_MAX: usize = 8;
 /// Connections that a peer may hold in all, and to one other: two peers may dial each other at once, over two

@@ -2,10 +2,16 @@
 //!
 //! Pure bookkeeping; the driver does the dialling.
 
-use super::defaults::{ADDRESSES_MAX, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, STEADY_AFTER};
+use super::{
+    defaults::{
+        ADDRESSES_MAX, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX,
+        REMEMBERED_UNTIL, STEADY_AFTER,
+    },
+    state::Known,
+};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use tokio::{sync::oneshot, time::Instant};
 
 /// Told once whether a dial that somebody waits for has led to a connection.
@@ -18,6 +24,8 @@ pub(super) enum Target {
     Peer(PeerId),
     /// The n-th configured bootstrap address.
     Bootstrap(usize),
+    /// A peer of an earlier run.
+    Remembered(PeerId),
 }
 
 #[derive(Debug)]
@@ -54,6 +62,8 @@ pub(super) struct Due {
 pub(super) struct Dialer {
     attempts: BTreeMap<Target, Attempt>,
     dials: HashMap<ConnectionId, Target>,
+    /// Whom a connection stands to.
+    connected: HashSet<PeerId>,
 }
 
 impl Dialer {
@@ -68,6 +78,22 @@ impl Dialer {
             dialer.attempts.insert(Target::Bootstrap(n), Attempt::new(vec![address], peer, now));
         }
         dialer
+    }
+
+    /// Peers of an earlier run are further ways into the mesh: after the configured ones, few at a time, and only as
+    /// long as few peers are connected. Whoever has been connected, or does not answer, is the registry's matter.
+    pub(super) fn remember(&mut self, peers: Vec<Known>, now: Instant) {
+        let head_start = self.attempts.keys().any(|target| matches!(target, Target::Bootstrap(_)));
+        let at = if head_start { now + REMEMBERED_AFTER } else { now };
+        for Known { peer, addresses } in peers {
+            let attempt = Attempt::new(addresses, Some(peer), at);
+            self.attempts.insert(Target::Remembered(peer), attempt);
+        }
+    }
+
+    /// Whether this dial is of a peer of an earlier run, which nobody expects to be there.
+    pub(super) fn is_of_remembered(&self, id: ConnectionId) -> bool {
+        matches!(self.dials.get(&id), Some(Target::Remembered(_)))
     }
 
     /// Replaces the set of wanted peers. Those that stay keep their pauses; `is_connected` tells the state of new
@@ -109,9 +135,15 @@ impl Dialer {
     /// [`Self::refused`].
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let room = DIALS_MAX.saturating_sub(self.under_way());
+        let mut room_for_remembered = self.room_for_remembered();
         let mut due: Vec<_> = self.attempts.iter_mut().filter(|(_, a)| a.is_due(now)).collect();
         // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
-        due.sort_by_key(|(_, a)| (a.waiters.is_empty(), a.failures, a.next));
+        due.sort_by_key(|(target, a)| (a.waiters.is_empty(), target.is_remembered(), a.failures, a.next));
+        due.retain(|(target, _)| {
+            let fits = !target.is_remembered() || room_for_remembered > 0;
+            room_for_remembered = room_for_remembered.saturating_sub(usize::from(target.is_remembered()));
+            fits
+        });
         let take = |(target, attempt): (&Target, &mut Attempt)| {
             attempt.under_way = true;
             Due { target: *target, peer: attempt.wanted, addresses: attempt.preferred() }
@@ -121,8 +153,21 @@ impl Dialer {
 
     /// When the next dial is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        let waiting = self.attempts.values().filter(|a| a.connected.is_none() && !a.under_way);
-        (self.under_way() < DIALS_MAX).then(|| waiting.map(|a| a.next).min()).flatten()
+        let remembered_too = self.room_for_remembered() > 0;
+        let waiting = self
+            .attempts
+            .iter()
+            .filter(|(target, a)| a.connected.is_none() && !a.under_way && (remembered_too || !target.is_remembered()));
+        (self.under_way() < DIALS_MAX).then(|| waiting.map(|(_, a)| a.next).min()).flatten()
+    }
+
+    /// How many more peers of an earlier run may be dialled now.
+    fn room_for_remembered(&self) -> usize {
+        if self.connected.len() >= REMEMBERED_UNTIL {
+            return 0;
+        }
+        let under_way = self.attempts.iter().filter(|(target, a)| target.is_remembered() && a.under_way).count();
+        REMEMBERED_DIALS_MAX.saturating_sub(under_way)
     }
 
     fn under_way(&self) -> usize {
@@ -141,6 +186,10 @@ impl Dialer {
         if let Some(attempt) = self.attempts.get_mut(&target) {
             attempt.ended(false);
             attempt.pause(now);
+            // As long as nobody else is there, anybody is worth another try.
+            if target.is_remembered() && attempt.failures >= REMEMBERED_TRIES_MAX && !self.connected.is_empty() {
+                self.attempts.remove(&target);
+            }
         }
     }
 
@@ -160,6 +209,8 @@ impl Dialer {
             attempt.under_way = false;
             attempt.dialled = true;
         }
+        self.connected.insert(peer);
+        self.attempts.remove(&Target::Remembered(peer));
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
             attempt.connected.get_or_insert(now);
             attempt.ended(true);
@@ -170,6 +221,7 @@ impl Dialer {
     /// go on growing, so that a peer which hangs up on us is not hammered. One that the peer itself had opened says
     /// nothing of our own dials: it may have looked for somebody else at our address.
     pub(super) fn lost(&mut self, peer: &PeerId, now: Instant) {
+        self.connected.remove(peer);
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer)) {
             let since = attempt.connected.take();
             if !std::mem::take(&mut attempt.dialled) {
@@ -183,6 +235,12 @@ impl Dialer {
                 attempt.pause(now);
             }
         }
+    }
+}
+
+impl Target {
+    fn is_remembered(self) -> bool {
+        matches!(self, Self::Remembered(_))
     }
 }
 
@@ -314,5 +372,60 @@ mod tests {
         dialer.started(Target::Peer(peer), ConnectionId::new_unchecked(99));
         dialer.failed(ConnectionId::new_unchecked(99), later);
         assert_eq!(told.try_recv(), Ok(false));
+    }
+
+    #[test]
+    fn remembered_peers_are_tried_gently() {
+        let start = Instant::now();
+        let known = |_| Known { peer: PeerId::random(), addresses: vec![address(1)] };
+        let mut dialer = Dialer::new(vec![address(9)], start);
+        dialer.remember((0..20).map(known).collect(), start);
+        let due = dialer.take_due(start);
+        assert_eq!(
+            due.iter().map(|due| due.target).collect::<Vec<_>>(),
+            [Target::Bootstrap(0)],
+            "configured ones first"
+        );
+        let now = start + REMEMBERED_AFTER;
+        assert_eq!(dialer.next(), Some(now));
+        let due = dialer.take_due(now);
+        assert_eq!(due.len(), REMEMBERED_DIALS_MAX);
+        assert_eq!(dialer.next(), None, "and no more at once");
+        let ids: Vec<_> = (0..REMEMBERED_DIALS_MAX).map(ConnectionId::new_unchecked).collect();
+        for (due, id) in due.iter().zip(&ids) {
+            dialer.started(due.target, *id);
+            assert!(dialer.is_of_remembered(*id));
+        }
+        dialer.failed(ids[0], now);
+        assert_eq!(dialer.next(), Some(now), "one that failed makes room");
+        for n in 0..REMEMBERED_UNTIL {
+            dialer.connected(PeerId::random(), ConnectionId::new_unchecked(100 + n), now);
+        }
+        assert_eq!((dialer.take_due(now), dialer.next()), (vec![], None), "the mesh has been found");
+        let found = due[1].peer.unwrap();
+        dialer.connected(found, ids[1], now);
+        dialer.lost(&found, now);
+        assert!(!dialer.attempts.contains_key(&Target::Remembered(found)), "the registry's matter from now on");
+    }
+
+    #[test]
+    fn remembered_peers_that_are_gone_are_given_up_once_anybody_is_there() {
+        let mut at = Instant::now();
+        let mut dialer = Dialer::default();
+        dialer.remember(vec![Known { peer: PeerId::random(), addresses: vec![address(1)] }], at);
+        let mut fail = |dialer: &mut Dialer, n: u32| {
+            at = dialer.next().expect("it is tried again");
+            let id = ConnectionId::new_unchecked(n as usize);
+            let due = dialer.take_due(at);
+            dialer.started(due[0].target, id);
+            dialer.failed(id, at);
+        };
+        for n in 0..3 * REMEMBERED_TRIES_MAX {
+            fail(&mut dialer, n);
+        }
+        let at = dialer.next().unwrap();
+        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(1_000), at);
+        fail(&mut dialer, 999);
+        assert_eq!(dialer.next(), None);
     }
 }

@@ -123,9 +123,13 @@ impl Driver {
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
+        let mut dialer = Dialer::new(config.bootstrap.clone(), Instant::now());
+        if let Some(state) = &config.state {
+            dialer.remember(state.peers(swarm.local_peer_id()), Instant::now());
+        }
         Ok(Self {
             swarm,
-            dialer: Dialer::new(config.bootstrap.clone(), Instant::now()),
+            dialer,
             commands: channels.commands,
             events: channels.events,
             addresses: channels.addresses,
@@ -195,11 +199,14 @@ impl Driver {
         match opts {
             Ok(opts) => self.dial(target, opts),
             Err(error) => {
-                let address = match target {
-                    Target::Bootstrap(n) => self.bootstraps[n].to_string(),
-                    Target::Peer(peer) => peer.to_string(),
+                let name = match target {
+                    Target::Bootstrap(n) => Some(self.bootstraps[n].to_string()),
+                    Target::Peer(peer) => Some(peer.to_string()),
+                    Target::Remembered(_) => None,
                 };
-                tracing::warn!(address, %error, "cannot resolve a peer's name, will try again");
+                if let Some(address) = name {
+                    tracing::warn!(address, %error, "cannot resolve a peer's name, will try again");
+                }
                 self.dialer.refused(target, Instant::now());
             }
         }
@@ -251,6 +258,7 @@ impl Driver {
     }
 
     async fn on_dial_failed(&mut self, id: ConnectionId, error: &DialError, peer: Option<PeerId>) {
+        let remembered = self.dialer.is_of_remembered(id);
         let meant = self.dialer.failed(id, Instant::now());
         if matches!(error, DialError::DialPeerConditionFalse(_)) {
             return;
@@ -258,7 +266,9 @@ impl Driver {
         self.metrics.dials_failed.inc();
         tracing::debug!(?peer, %error, "dial failed");
         self.complain(id, error);
-        if let Some(peer) = peer.or(meant)
+        // Whoever is known from an earlier run only is nobody yet.
+        if !remembered
+            && let Some(peer) = peer.or(meant)
             && !self.swarm.is_connected(&peer)
         {
             self.tell(Event::Unreachable(peer)).await;

@@ -145,11 +145,12 @@ impl Driver {
             grace_far: config.patience.grace_far,
             retention: config.patience.retention,
         };
+        let remembered = config.state.as_ref().and_then(|state| state.epoch(&me));
         let start = Now { mono: Duration::ZERO, wall_ms: unix_ms() };
         Self {
             me,
             roles: config.roles.clone(),
-            core: Member::new(key, settings, None, rand::random(), start),
+            core: Member::new(key, settings, remembered, rand::random(), start),
             links,
             streams,
             events: channels.events,

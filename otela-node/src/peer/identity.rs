@@ -13,7 +13,7 @@ use std::{
 #[derive(Debug, Clone)]
 pub struct Identity {
     keypair: Keypair,
-    _lock: Option<Arc<File>>,
+    lock: Option<Arc<File>>,
 }
 
 /// Why a key cannot be used. No key file is ever overwritten.
@@ -54,7 +54,7 @@ impl Identity {
     /// A key for this process only.
     #[must_use]
     pub fn ephemeral() -> Self {
-        Self { keypair: Keypair::generate_ed25519(), _lock: None }
+        Self { keypair: Keypair::generate_ed25519(), lock: None }
     }
 
     /// The key in `path`, made if there is no such file, and locked.
@@ -88,7 +88,13 @@ impl Identity {
         } else {
             Keypair::from_protobuf_encoding(&bytes).map_err(|_| IdentityError::NotAKey { path: path.to_owned() })?
         };
-        Ok(Self { keypair, _lock: Some(Arc::new(file)) })
+        Ok(Self { keypair, lock: Some(Arc::new(file)) })
+    }
+
+    /// Whether the key outlives the process.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.lock.is_some()
     }
 
     /// The key.

@@ -3,6 +3,7 @@
 
 use super::{
     defaults::{READ_BYTES_MAX, READ_FRAMES_MAX, SEEN_MAX},
+    frames::codec,
     gossip::{Event, unix_ms},
     metrics::PeerMetrics,
     streams::{Connection, EndingIo, OpenError},
@@ -17,7 +18,7 @@ use otela_proto::{
     gossip::Outbox,
     id::MeshName,
     member::Parcel,
-    wire::{Entries, FRAME_BYTES_MAX, Frame, Say},
+    wire::{Entries, Frame, Say},
 };
 use prost::Message;
 use std::{
@@ -341,8 +342,4 @@ fn is_stranger(error: &OpenError) -> bool {
         }
         OpenError::Closed | OpenError::Timeout => false,
     }
-}
-
-fn codec() -> LengthDelimitedCodec {
-    LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec()
 }

@@ -47,6 +47,8 @@ pub(super) struct PeerMetrics {
     pub(super) parcels_dropped: Counter,
     pub(super) reads_throttled: Counter,
     pub(super) frames_malformed: Counter,
+    pub(super) state_files_set_aside: Counter,
+    pub(super) state_writes_failed: Counter,
     /// The reasons that were counted, when each was logged last, and how many came since.
     refusals_logged: Arc<Mutex<BTreeMap<&'static str, (Instant, u64)>>>,
 }
@@ -67,6 +69,8 @@ impl PeerMetrics {
             add("otela_gossip_throttled", "Pauses in reading from neighbours that send too much", &m.reads_throttled);
             add("otela_peer_evictions_of_self", "New sessions because the mesh had evicted the old", &m.evicted_self);
             add("otela_gossip_frames_malformed", "Gossip frames that break the protocol", &m.frames_malformed);
+            add("otela_state_files_set_aside", "State files that could not be used", &m.state_files_set_aside);
+            add("otela_state_writes_failed", "Writes of the state that failed", &m.state_writes_failed);
             r.register("otela_peer_connections", "Open connections to other peers", m.connections.clone());
             r.register("otela_registry_entries", "Owners in the registry", m.entries.clone());
             r.register("otela_registry_departed", "Owners that have left or were evicted", m.departed.clone());

@@ -9,12 +9,14 @@ mod config;
 mod defaults;
 mod dialer;
 mod driver;
+mod frames;
 mod gossip;
 pub mod hop;
 mod identity;
 mod link;
 mod metrics;
 pub mod observe;
+mod state;
 mod streams;
 mod transport;
 pub mod tunnel;
@@ -24,6 +26,7 @@ pub use config::{Patience, PeerConfig};
 pub use driver::ListenError;
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
+pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
 pub use transport::TransportError;
 
@@ -38,6 +41,7 @@ use otela_proto::{
     registry::View,
     wire::{gossip_protocol, http_protocol},
 };
+use state::Keeper;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use streams::Streams;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -139,6 +143,10 @@ impl Peer {
         );
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
+        if let Some(state) = config.state {
+            let keeper = Keeper::new(state, config.identity.is_kept(), published.clone(), counters.clone());
+            tasks.spawn_to_end(keeper.run(tasks.clone()));
+        }
         let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));

@@ -15,7 +15,8 @@ use otela_proto::{
 use std::convert::Infallible;
 use tokio::time::timeout;
 
-const SOON: Duration = Duration::from_secs(20);
+/// A limit for what should take a moment, on a machine that is busy with other things.
+const SOON: Duration = Duration::from_secs(60);
 
 struct Running {
     key: libp2p_identity::Keypair,
@@ -26,7 +27,17 @@ struct Running {
 }
 
 async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) -> Running {
-    let identity = Identity::ephemeral();
+    start_as(mesh, Identity::ephemeral(), role, listen, bootstrap, None).await
+}
+
+async fn start_as(
+    mesh: &str,
+    identity: Identity,
+    role: Role,
+    listen: &str,
+    bootstrap: Vec<Multiaddr>,
+    state: Option<State>,
+) -> Running {
     let key = identity.keypair().clone();
     let config = PeerConfig {
         mesh: mesh.parse().unwrap(),
@@ -35,6 +46,7 @@ async fn start(mesh: &str, role: Role, listen: &str, bootstrap: Vec<Multiaddr>) 
         listen: vec![listen.parse().unwrap()],
         external: vec![],
         bootstrap,
+        state,
         serves_http: role == Role::Node,
         patience: Patience::default(),
         software: "test".into(),
@@ -161,6 +173,7 @@ async fn a_taken_port_is_one_clear_error() {
         listen: vec![format!("/ip4/127.0.0.1/tcp/{}", holder.local_addr().unwrap().port()).parse().unwrap()],
         external: vec![],
         bootstrap: vec![],
+        state: None,
         serves_http: false,
         patience: Patience::default(),
         software: String::new(),
@@ -201,4 +214,98 @@ async fn requests_end_with_their_connection_though_nobody_is_there_to_close_it()
     };
     let (answer, ()) = timeout(SOON, async { tokio::join!(waits, closes) }).await.expect("it does not wait for ever");
     assert!(answer.is_err_and(|error| error.delivered()));
+}
+
+#[tokio::test]
+async fn a_restart_finds_the_mesh_though_the_bootstrap_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, mesh) = (dir.path().join("key"), "lab".parse().unwrap());
+    let near = "/ip4/127.0.0.1/tcp/0";
+    let start_again = async |bootstrap| {
+        let identity = Identity::load_or_create(&key).unwrap();
+        let state = State::open(&dir.path().join("state"), &mesh).unwrap();
+        start_as("lab", identity, Role::Node, near, bootstrap, Some(state)).await
+    };
+    let relay = tcp("lab", Role::Relay, vec![]).await;
+    let bootstrap = relay.peer.addresses();
+    let other = tcp("lab", Role::Node, bootstrap.clone()).await;
+    let node = start_again(bootstrap.clone()).await;
+    until(&node.peer, "it knows both", |view| view.node(&other.peer.id()).is_some()).await;
+    until(&other.peer, "and is known", |view| view.node(&node.peer.id()).is_some()).await;
+    let (me, epoch) = (node.peer.id(), node.peer.session().epoch);
+    node.peer.leave(SOON).await;
+    node.tasks.shutdown(Duration::ZERO).await;
+    drop(node);
+    relay.tasks.shutdown(Duration::ZERO).await;
+    drop(relay);
+    let node = start_again(bootstrap).await;
+    until(&node.peer, "the mesh is found", |view| view.node(&other.peer.id()).is_some()).await;
+    assert!(node.peer.id() == me && node.peer.session().epoch > epoch);
+    until(&other.peer, "the new session is seen", |view| {
+        view.node(&me).is_some_and(|node| node.entry.session().epoch > epoch)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_set_back_does_not_make_a_restart_look_old() {
+    let dir = tempfile::tempdir().unwrap();
+    let (key, mesh) = (dir.path().join("key"), "lab".parse().unwrap());
+    let identity = Identity::load_or_create(&key).unwrap();
+    let me = identity.keypair().public().to_peer_id();
+    let ahead = u64::MAX / 2;
+    state::remember_epoch(dir.path(), &mesh, me, ahead);
+    let state = State::open(dir.path(), &mesh).unwrap();
+    let node = start_as("lab", identity, Role::Node, "/ip4/127.0.0.1/tcp/0", vec![], Some(state)).await;
+    until(&node.peer, "it has announced itself", |view| view.node(&me).is_some()).await;
+    assert_eq!(node.peer.session().epoch, Epoch(ahead + 1));
+    node.tasks.shutdown(Duration::ZERO).await;
+    drop(node);
+    assert_eq!(State::open(dir.path(), &mesh).unwrap().epoch(&me), Some(Epoch(ahead + 1)));
+}
+
+#[tokio::test]
+async fn a_disk_that_cannot_be_written_is_counted_and_hinders_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = State::open(dir.path(), &"lab".parse().unwrap()).unwrap();
+    // Permissions would not stop a test that runs as root; a directory in the way does.
+    std::fs::create_dir(dir.path().join("state-lab.new")).unwrap();
+    let relay = tcp("lab", Role::Relay, vec![]).await;
+    let near = "/ip4/127.0.0.1/tcp/0";
+    let node = start_as("lab", Identity::ephemeral(), Role::Node, near, relay.peer.addresses(), Some(state)).await;
+    until(&node.peer, "there is somebody to remember", |view| view.node(&relay.peer.id()).is_some()).await;
+    node.tasks.shutdown(Duration::ZERO).await;
+    let counted = node.metrics.render();
+    let failed = counted.lines().find_map(|line| line.strip_prefix("otela_state_writes_failed_total "));
+    assert!(failed.is_some_and(|failed| failed != "0"), "{counted}");
+}
+
+#[tokio::test]
+async fn a_state_file_that_cannot_be_used_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("state-lab"), "not ours").unwrap();
+    let state = State::open(dir.path(), &"lab".parse().unwrap()).unwrap();
+    let node = start_as("lab", Identity::ephemeral(), Role::Node, "/ip4/127.0.0.1/tcp/0", vec![], Some(state)).await;
+    assert!(node.metrics.render().contains("otela_state_files_set_aside_total 1"));
+    assert_eq!(std::fs::read(dir.path().join("state-lab.damaged-1")).unwrap(), b"not ours");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_write_is_seen_by_128_peers() {
+    let mut peers = vec![tcp("lab", Role::Relay, vec![]).await];
+    let bootstrap = peers[0].peer.addresses();
+    for _ in 1..128 {
+        peers.push(tcp("lab", Role::Node, bootstrap.clone()).await);
+    }
+    for running in &peers {
+        until(&running.peer, "all know of all", |view| view.nodes().count() == 128).await;
+    }
+    let writer = &peers[77].peer;
+    writer.announce(serving("org/new")).await.unwrap();
+    for running in &peers {
+        until(&running.peer, "the write is seen", |view| ready(view, "org/new") == 1).await;
+    }
+    for running in &peers {
+        running.tasks.shutdown(Duration::ZERO).await;
+    }
 }

@@ -55,6 +55,7 @@ impl Scene {
             listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
             external: vec![],
             bootstrap: vec![],
+            state: None,
             serves_http: false,
             patience: crate::peer::Patience::default(),
             software: "test".into(),

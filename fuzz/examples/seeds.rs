@@ -1,0 +1,136 @@
+//! Writes a first corpus for each target: `cargo run --manifest-path fuzz/Cargo.toml --example seeds`, from the
+//! repository's root. What fuzzing has found besides stays where it is.
+
+#[allow(dead_code)]
+#[path = "../../otela-node/src/peer/state/form.rs"]
+mod form;
+
+use bytes::Bytes;
+use otela_fuzz::{ENTRY, key, mesh, peer, signed};
+use otela_proto::{
+    Multiaddr,
+    id::{Epoch, Place},
+    payload::{Accelerator, Hardware, ModelCard, Payload, Role, Service},
+    wire::{AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, Probe, Report, Root, Say, Want},
+};
+use prost::Message;
+use std::{fs, io, path::Path};
+
+/// As in the target `member`.
+const WALL_MS: u64 = 1_800_000_000_000;
+
+fn main() -> io::Result<()> {
+    let payload = payload();
+    write("payload", "node", &payload.encode_to_vec())?;
+    write("payload", "empty-service", &[0x22, 0x00])?;
+    let entries: Vec<_> = (0..4).map(|lifecycle| entry(lifecycle, &payload)).collect();
+    write("entry", "body", &entries[1].encode_to_vec())?;
+    write("entry", "signed", &signed(ENTRY, &key(1), entries[1].encode_to_vec()))?;
+    let accusations: Vec<_> = [1, 2].map(accusation).into();
+    write("accusation", "suspect", &accusations[0].encode_to_vec())?;
+    write("accusation", "evict", &accusations[1].encode_to_vec())?;
+    let says = says(&entries, &accusations);
+    for (name, say) in &says {
+        write("frame", name, &[&[7][..], &framed(say)].concat())?;
+        write("member", name, &framed(say))?;
+    }
+    let conversation: Vec<u8> = says.iter().flat_map(|(_, say)| framed(say)).collect();
+    write("member", "conversation", &conversation)?;
+    write("frame", "too-long", &[9, 0xff, 0xff, 0xff, 0xff, 1, 2, 3])?;
+    write("key", "ed25519", &key(1).to_protobuf_encoding().map_err(io::Error::other)?)?;
+    let known = form::Known { peer: peer(2), addresses: vec![address()] };
+    let state = form::encode(&form::Saved { own: vec![(peer(1), Epoch(WALL_MS))], peers: vec![known] }, &mesh());
+    let body = state.iter().position(|byte| *byte == b'\n').map_or(0, |line| line + 1);
+    write("state", "file", &state)?;
+    write("state", "content", &state[body..])?;
+    for (name, text) in [
+        ("chat", r#"{"model":"org/m","messages":[{"role":"user","content":"hi"}],"stream":true}"#),
+        ("escapes", r#"{"x":{"model":"inner"},"model":"org\/m:\u0074ag"}"#),
+        ("twice", r#"{"model":"a","model":"b"}"#),
+        ("array", r#"["m"]"#),
+    ] {
+        write("scan", name, text.as_bytes())?;
+    }
+    for (name, path) in [("chat", "/v1/chat/completions"), ("root", "/tokenize"), ("trick", "/v1/../sleep")] {
+        write("path", name, path.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join(format!("seed-{name}")), bytes)
+}
+
+fn framed(say: &Say) -> Vec<u8> {
+    let frame = Frame { say: Some(say.clone()) }.encode_to_vec();
+    [&(frame.len() as u32).to_be_bytes()[..], &frame].concat()
+}
+
+fn address() -> Multiaddr {
+    "/ip4/192.0.2.1/tcp/7411".parse().expect("a legal address")
+}
+
+fn payload() -> Payload {
+    let accelerator = Accelerator { kind: "A100-80GB".into(), count: 4, memory_bytes: 80 << 30, ..Default::default() };
+    let model = ModelCard { id: "org/m".into(), context_length: 8_192, ..Default::default() };
+    Payload {
+        addresses: vec![address().to_vec(), vec![0xff]],
+        roles: vec![Role::Node as i32],
+        hardware: Some(Hardware { accelerators: vec![accelerator], hostname: "n1".into(), ..Default::default() }),
+        services: vec![Service { name: "llm".into(), models: vec![model], ..Default::default() }],
+        labels: [("site".to_owned(), "a".to_owned())].into(),
+        ends_at_ms: Some(WALL_MS),
+        software: "0.1.0".into(),
+        ..Default::default()
+    }
+}
+
+fn entry(lifecycle: u32, payload: &Payload) -> EntryBody {
+    EntryBody {
+        schema: 1,
+        owner: peer(1).to_bytes(),
+        epoch: 7,
+        lifecycle,
+        version: 3,
+        issued_at_ms: WALL_MS,
+        ttl_s: 86_400,
+        payload: payload.encode_to_vec(),
+    }
+}
+
+fn accusation(verdict: u32) -> AccusationBody {
+    AccusationBody {
+        schema: 1,
+        accuser: peer(2).to_bytes(),
+        subject: peer(1).to_bytes(),
+        epoch: 7,
+        version: 3,
+        verdict,
+        issued_at_ms: WALL_MS,
+        ttl_s: 86_400,
+    }
+}
+
+fn says(entries: &[EntryBody], accusations: &[AccusationBody]) -> Vec<(&'static str, Say)> {
+    let place = Place::of(&peer(1)).0;
+    // The target signs bodies itself: what is inside of a page is the body alone.
+    let bodies = |from: &[EntryBody]| from.iter().map(|body| Bytes::from(body.encode_to_vec())).collect();
+    let page = Entries { signed: bodies(&entries[..2]), accusations: Vec::new() };
+    let accused = accusations.iter().map(|body| Bytes::from(body.encode_to_vec())).collect();
+    let digest =
+        Digest { buckets: u32::MAX, places: vec![place], epochs: vec![7], versions: vec![13], hashes: vec![1] };
+    vec![
+        ("entries", Say::Entries(page)),
+        ("accusations", Say::Entries(Entries { signed: bodies(&entries[2..]), accusations: accused })),
+        ("root", Say::Root(Root { hash: vec![1; 16], count: 2 })),
+        ("buckets", Say::Buckets(Buckets { hashes: vec![vec![0; 16]; 16] })),
+        ("digest", Say::Digest(digest)),
+        ("want", Say::Want(Want { places: vec![place] })),
+        ("probe", Say::Probe(Probe { number: 1 })),
+        ("answer", Say::Answer(Answer { number: 1, wall_ms: WALL_MS })),
+        ("ask", Say::Ask(Ask { number: 2, subject: peer(3).to_bytes() })),
+        ("report", Say::Report(Report { number: 2, alive: true })),
+    ]
+}
