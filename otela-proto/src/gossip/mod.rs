@@ -31,8 +31,10 @@ use std::{
 
 /// New entries wait this long for company before they are pushed.
 const PUSH_BATCH: Duration = Duration::from_millis(2);
-/// After something new was learned, roots are compared again at these distances.
-const COMPARE_AFTER: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(600)];
+/// After something new was learned, roots are compared soon, and again later.
+const COMPARE_SOON: Duration = Duration::from_millis(250);
+/// See [`COMPARE_SOON`]. Under steady change replicas never agree; then they are compared at this pace.
+const COMPARE_LATER: Duration = Duration::from_millis(600);
 /// Roots are compared with somebody this often, give or take a fifth, when nothing happens.
 const IDLE_COMPARE: Duration = Duration::from_secs(10);
 /// Links slower than this get more random copies, since each further hop would cost as much again.
@@ -63,7 +65,8 @@ pub(crate) struct Gossip {
     echoed: BTreeSet<PeerId>,
     push_at: Option<Duration>,
     pace: Pace,
-    compare_at: BTreeSet<Duration>,
+    compare_soon: Option<Duration>,
+    compare_later: Option<Duration>,
     idle_compare_at: Duration,
 }
 
@@ -75,14 +78,15 @@ impl Gossip {
             echoed: BTreeSet::new(),
             push_at: None,
             pace: Pace::default(),
-            compare_at: BTreeSet::new(),
+            compare_soon: None,
+            compare_later: None,
             idle_compare_at: IDLE_COMPARE,
         }
     }
 
     /// When [`Self::tick`] is due.
     pub(crate) fn wake_at(&self) -> Duration {
-        let timers = [self.push_at, self.pace.next(), self.compare_at.first().copied()];
+        let timers = [self.push_at, self.pace.next(), self.compare_soon, self.compare_later];
         timers.into_iter().flatten().fold(self.idle_compare_at, Duration::min)
     }
 
@@ -110,11 +114,9 @@ impl Gossip {
 
     fn learned(&mut self, now: Duration) {
         self.push_at.get_or_insert(now + PUSH_BATCH);
-        self.compare_at.extend(COMPARE_AFTER.map(|after| now + after));
-        while self.compare_at.len() > COMPARE_AFTER.len() {
-            // Under steady change the nearest and the farthest are enough.
-            let second = self.compare_at.iter().nth(1).copied();
-            second.map(|at| self.compare_at.remove(&at));
+        if self.compare_later.is_none() {
+            self.compare_soon.get_or_insert(now + COMPARE_SOON);
+            self.compare_later = Some(now + COMPARE_LATER);
         }
     }
 
@@ -140,14 +142,9 @@ impl Gossip {
             self.push_at = None;
             self.push(registry, links, rng, out);
         }
-        let mut compare = false;
-        while self.compare_at.first().is_some_and(|at| *at <= now) {
-            self.compare_at.pop_first();
-            compare = true;
-        }
-        if self.idle_compare_at <= now {
-            compare = true;
-        }
+        let timers = [&mut self.compare_soon, &mut self.compare_later];
+        let due = timers.into_iter().filter_map(|timer| timer.take_if(|at| *at <= now)).count();
+        let compare = due > 0 || self.idle_compare_at <= now;
         if compare {
             self.idle_compare_at = now + IDLE_COMPARE.mul_f64(rng.random_range(0.8..1.2));
             if let Some(peer) = links.peers().choose(rng).copied() {
