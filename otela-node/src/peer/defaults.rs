@@ -33,6 +33,8 @@ pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const REDIAL_MIN: Duration = Duration::from_millis(200);
 /// Longest pause between dials of one peer.
 pub(super) const REDIAL_MAX: Duration = Duration::from_secs(60);
+/// Of two peers that want each other the one with the lower id dials at once, the other after this time.
+pub(super) const COURTESY: Duration = Duration::from_millis(300);
 /// A connection that lasted this long was a good one.
 pub(super) const STEADY_AFTER: Duration = Duration::from_secs(10);
 /// Dials under way at once: a mesh of dead addresses must not starve the living ones.

@@ -4,8 +4,8 @@
 
 use super::{
     defaults::{
-        ADDRESSES_MAX, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX,
-        REMEMBERED_UNTIL, STEADY_AFTER,
+        ADDRESSES_MAX, COURTESY, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX,
+        REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
     },
     state::Known,
 };
@@ -97,11 +97,13 @@ impl Dialer {
     }
 
     /// Replaces the set of wanted peers. Those that stay keep their pauses; `is_connected` tells the state of new
-    /// ones.
+    /// ones. Two peers often begin to want each other at the same moment: of new ones, those with an id below `me` are
+    /// given the time to call first, so that there is one connection and not two.
     pub(super) fn want(
         &mut self,
         wanted: Vec<(PeerId, Vec<Multiaddr>)>,
         is_connected: impl Fn(&PeerId) -> bool,
+        me: &PeerId,
         now: Instant,
     ) {
         let is_peer = |target: &Target| matches!(target, Target::Peer(_));
@@ -114,7 +116,8 @@ impl Dialer {
             let mut attempt = match kept.remove(&target) {
                 // New addresses are worth a try at once.
                 Some(old) if old.addresses == addresses => old,
-                _ => Attempt::new(addresses, Some(peer), now),
+                Some(_) => Attempt::new(addresses, Some(peer), now),
+                None => Attempt::new(addresses, Some(peer), if peer < *me { now + COURTESY } else { now }),
             };
             attempt.connected = if is_connected(&peer) { attempt.connected.or(Some(now)) } else { None };
             self.attempts.insert(target, attempt);
@@ -336,11 +339,30 @@ mod tests {
         assert_eq!(dialer.take_due(at).len(), 1, "a lost bootstrap is dialled at once");
     }
 
+    /// Nobody is given the time to call first.
+    fn lowest() -> PeerId {
+        PeerId::from_bytes(&[0, 0]).unwrap()
+    }
+
+    #[test]
+    fn of_two_that_want_each_other_one_calls() {
+        let now = Instant::now();
+        let (a, b) = (PeerId::random(), PeerId::random());
+        let (low, high) = (a.min(b), a.max(b));
+        let wants = |me: &PeerId, other| {
+            let mut dialer = Dialer::default();
+            dialer.want(vec![(other, vec![address(1)])], |_| false, me, now);
+            (dialer.take_due(now).len(), dialer.take_due(now + COURTESY).len())
+        };
+        assert_eq!(wants(&low, high), (1, 0));
+        assert_eq!(wants(&high, low), (0, 1), "later, if nobody has called");
+    }
+
     #[test]
     fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
         let now = Instant::now();
         let (peer, mut dialer) = (PeerId::random(), Dialer::default());
-        dialer.want(vec![(peer, vec![address(1)])], |_| false, now);
+        dialer.want(vec![(peer, vec![address(1)])], |_| false, &lowest(), now);
         for n in 0..20 {
             dialer.connected(peer, ConnectionId::new_unchecked(n), now);
             dialer.lost(&peer, now);
@@ -353,7 +375,7 @@ mod tests {
         let now = Instant::now();
         let mut dialer = Dialer::default();
         let wanted = (0..500).map(|n| (PeerId::random(), vec![address(n)])).collect();
-        dialer.want(wanted, |_| false, now);
+        dialer.want(wanted, |_| false, &lowest(), now);
         let due = dialer.take_due(now);
         assert_eq!(due.len(), DIALS_MAX);
         for (n, due) in due.iter().enumerate() {

@@ -164,7 +164,7 @@ impl Driver {
         match command {
             Command::Want(wanted) => {
                 let swarm = &self.swarm;
-                self.dialer.want(wanted, |peer| swarm.is_connected(peer), now);
+                self.dialer.want(wanted, |peer| swarm.is_connected(peer), swarm.local_peer_id(), now);
             }
             Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),

@@ -29,11 +29,13 @@ const HEAL_ALONE_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Meetings {
     heal_at: Duration,
+    /// Random neighbours that were chosen and are not linked yet.
+    chosen: Vec<PeerId>,
 }
 
 impl Meetings {
     pub(super) fn new(now: Duration) -> Self {
-        Self { heal_at: now + HEAL_ALONE_EVERY }
+        Self { heal_at: now + HEAL_ALONE_EVERY, chosen: Vec::new() }
     }
 
     pub(super) fn wake_at(&self) -> Duration {
@@ -53,9 +55,19 @@ impl Member {
             [successor(ring, place, lives), predecessor(ring, place, lives)].into_iter().flatten().collect();
         wanted.dedup();
         let linked = self.links.peers().filter(|peer| !wanted.contains(peer) && lives(peer)).count();
-        let others = ring.values().filter(|peer| lives(peer) && !wanted.contains(peer) && !self.links.contains(peer));
-        let picked = others.copied().sample(&mut rng, RANDOM_LINKS.saturating_sub(linked));
-        wanted.extend(picked);
+        let missing = RANDOM_LINKS.saturating_sub(linked);
+        // A choice stands until it is linked or turns out badly, or else every look would be a new set of dials.
+        let mut chosen = std::mem::take(&mut self.meetings.chosen);
+        let fits = |peer: &PeerId| {
+            let free = !wanted.contains(peer) && !self.links.contains(peer);
+            free && self.seems_alive(peer) && self.liveness.belief(peer) == Belief::Alive
+        };
+        chosen.retain(fits);
+        chosen.truncate(missing);
+        let others = ring.values().filter(|peer| fits(peer) && !chosen.contains(peer));
+        chosen.extend(others.copied().sample(&mut rng, missing - chosen.len()));
+        wanted.extend(&chosen);
+        self.meetings.chosen = chosen;
         wanted
     }
 
