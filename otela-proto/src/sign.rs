@@ -7,8 +7,9 @@ use std::time::Duration;
 
 /// Signed bytes older than their own time to live are dropped; whoever signed them renews them well before.
 pub const TTL: Duration = Duration::from_hours(24);
-/// How far a signer's clock may run ahead of ours, or behind it.
-pub const CLOCK_SLACK: Duration = Duration::from_mins(15);
+/// How far a signer's clock may run ahead of ours, or behind it: wide, for a clock that is off must not look like a
+/// death, and two may be off in opposite directions.
+pub const CLOCK_SLACK: Duration = Duration::from_hours(2);
 
 /// A 16-byte name of signed bytes: the head of SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-/// Pings measure, and close connections to whom the failure detector does not watch: two misses in a row, after a
-/// minute or so. They are a good part of what an idle peer sends, so they are rare.
-pub(super) const PING_EVERY: Duration = Duration::from_secs(30);
+/// Pings measure, and close what the failure detector does not watch: it probes links, evicts the dead, and closes a
+/// connection whose peer answers others but not us. Pings would be a good part of what an idle peer sends, so they
+/// are rare.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(120);
 /// Longer than any round trip worth serving over.
 pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Failed pings in a row that are reported before the connection is closed. libp2p keeps the first one to itself, so

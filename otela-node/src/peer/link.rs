@@ -82,6 +82,11 @@ impl Reader {
         while let Some(frame) = frames.next().await {
             let bytes = match frame {
                 Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.metrics.frames_malformed.inc();
+                    tracing::warn!(%peer, %error, "closing a gossip stream: frame too large");
+                    return;
+                }
                 Err(error) => {
                     tracing::debug!(%peer, %error, "gossip stream ended");
                     return;

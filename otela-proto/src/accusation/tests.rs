@@ -49,8 +49,8 @@ fn nobody_accuses_in_anothers_name_nor_itself() {
     assert_eq!(resigned(&|body| body.accuser.clone_from(&victim)), Err(Refusal::BadSignature));
     assert_eq!(resigned(&|body| body.subject = body.accuser.clone()), Err(Refusal::Malformed));
     assert_eq!(resigned(&|body| body.verdict = 3), Err(Refusal::Malformed));
-    assert_eq!(resigned(&|body| body.issued_at_ms += 3_600_000), Err(Refusal::FromTheFuture));
-    assert_eq!(resigned(&|body| body.issued_at_ms -= 25 * 3_600_000), Err(Refusal::Expired));
+    assert_eq!(resigned(&|body| body.issued_at_ms += 3 * 3_600_000), Err(Refusal::FromTheFuture));
+    assert_eq!(resigned(&|body| body.issued_at_ms -= 27 * 3_600_000), Err(Refusal::Expired));
     assert_eq!(resigned(&|_| ()), Ok(()));
 }
 

@@ -44,6 +44,9 @@ impl Liveness {
                     Belief::Alive => self.beliefs.remove(peer),
                     _ => self.beliefs.insert(*peer, new),
                 };
+                if let (Belief::Evicted(_), Some(rank)) = (new, ctx.registry.rank(peer)) {
+                    self.evicted.insert(*peer, (rank.epoch, rank.version));
+                }
                 moved |= old.name() != new.name();
                 changed.insert(*peer);
             }
@@ -65,6 +68,14 @@ impl Liveness {
         }
         if self.votes(&accusations, ctx.registry) >= self.quorum(peer, ctx.registry) {
             return if matches!(old, Belief::Evicted(_)) { old } else { Belief::Evicted(now) };
+        }
+        // Decided by few when few were left: it stays so when more come back and ask for more votes, until they have
+        // voted, or until we hear from the peer itself.
+        if let Belief::Evicted(since) = old
+            && self.evicted.get(peer) == Some(&(rank.epoch, rank.version))
+            && self.heard.get(peer).is_none_or(|at| *at < since)
+        {
+            return old;
         }
         let suspect_since = self.suspect_since(peer, &accusations, alone, ctx);
         if let Some(since) = suspect_since {
@@ -95,6 +106,12 @@ impl Liveness {
             (many + 1, good || self.credit.is_good(&accusation.accuser(), alone, ctx.now.mono))
         });
         (!heard_since && (many >= 2 || good)).then_some(since)
+    }
+
+    /// Whether there are votes enough to evict `peer`, as the mesh is now.
+    pub(super) fn is_decided(&self, peer: &PeerId, registry: &Registry) -> bool {
+        matches!(self.beliefs.get(peer), Some(Belief::Evicted(_)))
+            && self.votes(&registry.accusations(peer), registry) >= self.quorum(peer, registry)
     }
 
     /// Votes to evict by peers that we know of.

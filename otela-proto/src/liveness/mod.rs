@@ -79,7 +79,7 @@ struct Suspicion {
 #[derive(Debug)]
 pub(crate) struct Liveness {
     heard: HashMap<PeerId, Duration>,
-    unreachable: HashMap<PeerId, Unreachable>,
+    unreachable: BTreeMap<PeerId, Unreachable>,
     probes: Probes,
     doubt: Doubt,
     credit: Credit,
@@ -89,7 +89,11 @@ pub(crate) struct Liveness {
     /// Since when each publication stands accused here.
     accused_at: HashMap<PeerId, (Epoch, u64, Duration)>,
     told: HashMap<PeerId, Duration>,
+    /// Probes in a row that did not come back though helpers reached the peer.
+    detours: HashMap<PeerId, u32>,
     beliefs: HashMap<PeerId, Belief>,
+    /// Which publication of each evicted peer the votes were about.
+    evicted: HashMap<PeerId, (Epoch, u64)>,
     /// Of whom something was learned that conclusions rest on.
     unsettled: BTreeSet<PeerId>,
     round: u64,
@@ -100,7 +104,7 @@ impl Liveness {
     pub(crate) fn new(first_round: Duration) -> Self {
         Self {
             heard: HashMap::new(),
-            unreachable: HashMap::new(),
+            unreachable: BTreeMap::new(),
             probes: Probes::default(),
             doubt: Doubt::default(),
             credit: Credit::default(),
@@ -108,7 +112,9 @@ impl Liveness {
             checks: BTreeMap::new(),
             accused_at: HashMap::new(),
             told: HashMap::new(),
+            detours: HashMap::new(),
             beliefs: HashMap::new(),
+            evicted: HashMap::new(),
             unsettled: BTreeSet::new(),
             round: 0,
             next_round: first_round,
@@ -137,14 +143,16 @@ impl Liveness {
         }
         let back: Vec<_> = self
             .unreachable
-            .extract_if(|peer, u| u.until <= now && self.heard.get(peer).is_some_and(|at| *at > u.since))
+            .extract_if(.., |peer, u| u.until <= now && self.heard.get(peer).is_some_and(|at| *at > u.since))
             .collect();
         self.unsettled.extend(back.into_iter().map(|(peer, _)| peer));
         if self.next_round <= now {
             // How far accusers are believed changes with time alone.
-            let open = ctx.registry.accused().map(|(peer, _)| *peer);
-            let open = open.filter(|peer| !matches!(self.beliefs.get(peer), Some(Belief::Evicted(_))));
+            let accused = ctx.registry.accused().map(|(peer, _)| *peer);
+            let open: Vec<_> = accused.filter(|peer| !self.is_decided(peer, ctx.registry)).collect();
+            self.look_again(&open, ctx);
             self.unsettled.extend(open);
+            self.ask_after_strays(ctx);
             self.next_round = now + watch::ROUND;
             self.round += 1;
             self.watch(ctx);
@@ -152,6 +160,8 @@ impl Liveness {
             self.told.retain(|_, at| *at + TELL_EVERY * 16 > now);
             self.heard.retain(|peer, _| ctx.links.contains(peer) || ctx.registry.get(peer).is_some());
             self.unreachable.retain(|peer, _| ctx.registry.get(peer).is_some());
+            self.detours.retain(|peer, _| ctx.links.contains(peer));
+            self.evicted.retain(|peer, _| ctx.registry.get(peer).is_some());
             self.accused_at.retain(|peer, _| !ctx.registry.accusations(peer).is_empty());
         }
     }
@@ -232,7 +242,10 @@ impl Liveness {
         }
         for answered in self.probes.answered(&peer) {
             match answered.purpose {
-                Purpose::Watch => self.doubt.note(answered.stage == Stage::Direct),
+                Purpose::Watch => {
+                    self.doubt.note(answered.stage == Stage::Direct);
+                    self.detours.remove(&peer);
+                }
                 Purpose::Recheck => {}
                 Purpose::Asked { by, number } => {
                     ctx.out.push(say(by, Say::Report(Report { number, alive: true })));

@@ -6,7 +6,6 @@ use crate::{
     entry::Entry,
     id::Place,
     lifecycle::Lifecycle,
-    registry::Belief,
 };
 use libp2p_identity::PeerId;
 use rand::RngExt;
@@ -19,6 +18,8 @@ const JURY: u32 = 5;
 const JURY_MAX: u32 = 8 * JURY;
 /// Jurors spread their questions over this time.
 const JURY_SPREAD_MS: u64 = 50;
+/// Undecided cases that are taken up again in each round.
+const LOOKS_AGAIN: usize = 4;
 /// In doubt a vote is put off by this much.
 const PUT_OFF: Duration = Duration::from_secs(1);
 
@@ -67,10 +68,34 @@ impl Liveness {
         if subject == ctx.me || accusation.accuser() == ctx.me || already || self.probes.is_probing(&subject) {
             return;
         }
+        self.summon(subject, ctx);
+    }
+
+    /// Notes when it is our turn to look at `subject`.
+    fn summon(&mut self, subject: PeerId, ctx: &mut Ctx<'_>) {
         let Some(entry) = ctx.registry.get(&subject) else { return };
         let turn = self.jury_position(&subject, ctx) / JURY;
         let spread = Duration::from_millis(ctx.rng.random_range(0..JURY_SPREAD_MS));
-        self.checks.insert(subject, now + spread + grace(entry, ctx) * turn);
+        self.checks.insert(subject, ctx.now.mono + spread + grace(entry, ctx) * turn);
+    }
+
+    /// Some of `accused`, of whom nothing is decided though their grace is over, are looked at once more: who has
+    /// looked already may be gone, or have looked when the case seemed decided.
+    pub(super) fn look_again(&mut self, accused: &[PeerId], ctx: &mut Ctx<'_>) {
+        let now = ctx.now.mono;
+        let overdue = accused.iter().filter(|subject| {
+            let since = self.accused_at.get(*subject).map_or(now, |(_, _, since)| *since);
+            let grace = ctx.registry.get(subject).map_or(Duration::MAX, |entry| grace(entry, ctx));
+            let idle = !self.suspicions.contains_key(*subject)
+                && !self.checks.contains_key(*subject)
+                && !self.probes.is_probing(subject);
+            let believed = self.beliefs.contains_key(*subject);
+            **subject != ctx.me && idle && believed && since.saturating_add(grace) <= now
+        });
+        let overdue: Vec<_> = overdue.copied().take(LOOKS_AGAIN).collect();
+        for subject in overdue {
+            self.summon(subject, ctx);
+        }
     }
 
     /// Looks at whom others accuse.
@@ -79,7 +104,7 @@ impl Liveness {
         let due: Vec<_> = self.checks.iter().filter(|(_, at)| **at <= now).map(|(peer, _)| *peer).collect();
         for subject in due {
             self.checks.remove(&subject);
-            let decided = matches!(self.beliefs.get(&subject), Some(Belief::Evicted(_)));
+            let decided = self.is_decided(&subject, ctx.registry);
             let accused = !ctx.registry.accusations(&subject).is_empty();
             if accused && !decided && !self.suspicions.contains_key(&subject) && !self.probes.is_probing(&subject) {
                 self.begin_watch(subject, ctx);

@@ -36,6 +36,13 @@ const HELPERS: usize = 3;
 const FRESH: Duration = Duration::from_secs(1);
 /// Of so many links one is probed each second, beside the ring successor.
 const LINKS_PER_PROBE: usize = 32;
+/// With fewer links a plain node probes one in so many seconds; relays and ingresses, on which others hang, each
+/// second. Every contact costs about five packets.
+const ROUNDS_PER_PROBE: u64 = 4;
+/// Probes in a row that only helpers' answers made up for, after which our connection is taken for dead.
+const DETOURS_MAX: u32 = 3;
+/// Peers without a link that could not be reached are asked after, so many in each round.
+const STRAYS: usize = 2;
 /// Own suspects that are asked again in each round.
 const RECHECKS: usize = 4;
 /// Questions of one peer that are worked on at once.
@@ -61,7 +68,9 @@ impl Liveness {
             .collect();
         silent.sort_unstable();
         let many = ctx.links.len() / LINKS_PER_PROBE;
-        let others = if many > 0 { many } else { usize::from(self.round.is_multiple_of(2)) };
+        let plain = ctx.settings.roles == [Role::Node];
+        let turn = !plain || self.round.is_multiple_of(ROUNDS_PER_PROBE);
+        let others = many.max(usize::from(turn));
         let chosen: Vec<_> = next.into_iter().chain(silent.into_iter().take(others).map(|(_, peer)| peer)).collect();
         for peer in chosen {
             if !self.probes.is_probing(&peer) {
@@ -74,6 +83,18 @@ impl Liveness {
             if !self.probes.is_probing(&peer) {
                 self.begin(peer, Purpose::Recheck, ctx);
             }
+        }
+    }
+
+    /// Asks after peers that could not be reached and that nobody here is linked to: nobody else may be watching them.
+    pub(super) fn ask_after_strays(&mut self, ctx: &mut Ctx<'_>) {
+        let strays = self.unreachable.keys().filter(|peer| {
+            let present = ctx.registry.rank(peer).is_some_and(|rank| rank.lifecycle != Lifecycle::Left);
+            let open = !matches!(self.beliefs.get(*peer), Some(Belief::Suspect(_) | Belief::Evicted(_)));
+            present && open && !ctx.links.contains(peer) && !self.probes.is_probing(peer)
+        });
+        for peer in strays.copied().sample(ctx.rng, STRAYS) {
+            self.begin_watch(peer, ctx);
         }
     }
 
@@ -201,6 +222,12 @@ impl Liveness {
             // The subject lives; what failed is our path to it.
             self.probes.end(report.number);
             self.doubt.note(false);
+            let detours = self.detours.entry(subject).or_insert(0);
+            *detours += 1;
+            if *detours >= DETOURS_MAX && ctx.links.contains(&subject) {
+                self.detours.remove(&subject);
+                ctx.out.push(Output::Close(subject));
+            }
             return;
         }
         asked.swap_remove(at);

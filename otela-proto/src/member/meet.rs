@@ -14,12 +14,17 @@ use crate::{
 };
 use libp2p_identity::PeerId;
 use rand::{RngExt, SeedableRng, rngs::SmallRng, seq::IteratorRandom};
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
 
 /// Random neighbours beside the two on the ring.
-const RANDOM_LINKS: usize = 6;
+const RANDOM_LINKS: usize = 4;
 /// Links between plain nodes beyond this many are closed.
-const LINKS_MAX: usize = 12;
+const LINKS_MAX: usize = 10;
+/// Who comes back within this time of our closing the link needs it, and keeps it.
+const INSISTS_WITHIN: Duration = Duration::from_secs(60);
 /// How often one that seems gone is tried, give or take a fifth: this is what heals a partition.
 const HEAL_EVERY: Duration = Duration::from_secs(30);
 /// The same for a peer that is linked to nobody.
@@ -31,11 +36,15 @@ pub(super) struct Meetings {
     heal_at: Duration,
     /// Random neighbours that were chosen and are not linked yet.
     chosen: Vec<PeerId>,
+    /// Whose links were closed as surplus, and when.
+    closed: HashMap<PeerId, Duration>,
+    /// Who came back at once.
+    insisting: HashSet<PeerId>,
 }
 
 impl Meetings {
     pub(super) fn new(now: Duration) -> Self {
-        Self { heal_at: now + HEAL_ALONE_EVERY, chosen: Vec::new() }
+        Self { heal_at: now + HEAL_ALONE_EVERY, chosen: Vec::new(), closed: HashMap::new(), insisting: HashSet::new() }
     }
 
     pub(super) fn wake_at(&self) -> Duration {
@@ -87,6 +96,9 @@ impl Member {
         charges: &mut Vec<Charge>,
     ) {
         self.farewells.remove(&peer);
+        if self.meetings.closed.remove(&peer).is_some_and(|at| at + INSISTS_WITHIN > now.mono) {
+            self.meetings.insisting.insert(peer);
+        }
         let new = self.links.up(peer, rtt, now.mono);
         self.detect(now, out, charges, |liveness, ctx| liveness.link_up(peer, ctx));
         if new {
@@ -97,6 +109,7 @@ impl Member {
 
     pub(super) fn link_down(&mut self, peer: PeerId, now: Now, out: &mut Vec<Output>, charges: &mut Vec<Charge>) {
         let farewell = self.farewells.remove(&peer);
+        self.meetings.insisting.remove(&peer);
         if self.links.down(&peer) && !farewell {
             self.detect(now, out, charges, |liveness, ctx| liveness.link_down(peer, ctx));
         }
@@ -119,11 +132,12 @@ impl Member {
         if let Some(entry) = gone.choose(&mut self.rng) {
             out.push(Output::Reach(entry.owner()));
         }
-        self.close_surplus(out);
+        self.meetings.closed.retain(|_, at| *at + INSISTS_WITHIN > now.mono);
+        self.close_surplus(now, out);
     }
 
     /// Relays and ingresses are there to be linked to; between plain nodes every link costs both sides.
-    fn close_surplus(&mut self, out: &mut Vec<Output>) {
+    fn close_surplus(&mut self, now: Now, out: &mut Vec<Output>) {
         if self.settings.roles != [Role::Node] || self.links.len() <= LINKS_MAX {
             return;
         }
@@ -135,12 +149,15 @@ impl Member {
             [successor(ring, place, lives), predecessor(ring, place, lives)].into_iter().flatten().collect();
         let is_plain = |peer: &&PeerId| {
             let roles = self.registry.get(peer).map(|entry| entry.payload().roles.clone());
-            !kept.contains(*peer) && roles.as_deref() == Some(&[Role::Node as i32])
+            !kept.contains(*peer)
+                && !self.meetings.insisting.contains(*peer)
+                && roles.as_deref() == Some(&[Role::Node as i32])
         };
         let surplus = self.links.len() - LINKS_MAX;
         let closing = self.links.peers().filter(is_plain).copied().sample(&mut rng, surplus);
         for peer in closing {
             self.farewells.insert(peer);
+            self.meetings.closed.insert(peer, now.mono);
             out.extend([say(peer, Say::Bye(Bye {})), Output::Close(peer)]);
         }
     }
