@@ -40,13 +40,7 @@ impl Liveness {
                 if old == new {
                     continue;
                 }
-                match new {
-                    Belief::Alive => self.beliefs.remove(peer),
-                    _ => self.beliefs.insert(*peer, new),
-                };
-                if let (Belief::Evicted(_), Some(rank)) = (new, ctx.registry.rank(peer)) {
-                    self.evicted.insert(*peer, (rank.epoch, rank.version));
-                }
+                self.believe(*peer, old, new, ctx.registry);
                 moved |= old.name() != new.name();
                 changed.insert(*peer);
             }
@@ -56,6 +50,24 @@ impl Liveness {
                 if moved && small { ctx.registry.accused().map(|(peer, _)| *peer).collect() } else { BTreeSet::new() };
         }
         changed.into_iter().collect()
+    }
+
+    /// The registry counts those who were evicted by [`Self::conclude`] among the departed now.
+    pub(crate) fn concluded(&mut self) {
+        self.leaving = 0;
+    }
+
+    fn believe(&mut self, peer: PeerId, old: Belief, new: Belief, registry: &Registry) {
+        match new {
+            Belief::Alive => self.beliefs.remove(&peer),
+            _ => self.beliefs.insert(peer, new),
+        };
+        self.suspects += usize::from(matches!(new, Belief::Suspect(_)));
+        self.suspects -= usize::from(matches!(old, Belief::Suspect(_)));
+        if let (Belief::Evicted(_), Some(rank)) = (new, registry.rank(&peer)) {
+            self.leaving += usize::from(!registry.has_departed(&peer));
+            self.evicted.insert(peer, (rank.epoch, rank.version));
+        }
     }
 
     fn conclusion(&self, peer: &PeerId, alone: &Alone, ctx: &Ctx<'_>) -> Belief {
@@ -127,14 +139,14 @@ impl Liveness {
 
     /// Number of peers other than `subject` that seem to live.
     fn living_others(&self, subject: &PeerId, registry: &Registry) -> usize {
-        // Who was evicted a moment ago is not counted among the departed yet.
-        let gone = |peer: &PeerId, belief: &Belief| match belief {
-            Belief::Suspect(_) => true,
-            Belief::Evicted(_) => !registry.has_departed(peer),
-            Belief::Alive | Belief::Unreachable(_) => false,
-        };
-        let gone = self.beliefs.iter().filter(|(peer, belief)| *peer != subject && gone(peer, belief)).count();
         let subject_counts = usize::from(!registry.has_departed(subject));
+        // Who was evicted a moment ago is not counted among the departed yet.
+        let counted = usize::from(match self.beliefs.get(subject) {
+            Some(Belief::Suspect(_)) => true,
+            Some(Belief::Evicted(_)) => !registry.has_departed(subject),
+            _ => false,
+        });
+        let gone = (self.suspects + self.leaving).saturating_sub(counted);
         (registry.len() - registry.departed()).saturating_sub(gone + subject_counts)
     }
 

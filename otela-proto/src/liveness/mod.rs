@@ -92,6 +92,10 @@ pub(crate) struct Liveness {
     /// Probes in a row that did not come back though helpers reached the peer.
     detours: HashMap<PeerId, u32>,
     beliefs: HashMap<PeerId, Belief>,
+    /// How many are suspects.
+    suspects: usize,
+    /// How many were evicted by the last conclusions, and may not be counted among the departed yet.
+    leaving: usize,
     /// Which publication of each evicted peer the votes were about.
     evicted: HashMap<PeerId, (Epoch, u64)>,
     /// Of whom something was learned that conclusions rest on.
@@ -114,6 +118,8 @@ impl Liveness {
             told: HashMap::new(),
             detours: HashMap::new(),
             beliefs: HashMap::new(),
+            suspects: 0,
+            leaving: 0,
             evicted: HashMap::new(),
             unsettled: BTreeSet::new(),
             round: 0,

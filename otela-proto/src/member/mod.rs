@@ -169,6 +169,7 @@ impl Member {
                 }
             }
         }
+        self.liveness.concluded();
         self.defend(now, out);
     }
 
