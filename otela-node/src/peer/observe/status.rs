@@ -116,7 +116,7 @@ fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
     (off > SKEW_WARN).then(|| {
         let seconds = off.as_secs();
         let message = format!(
-            "This machine's clock is {seconds} s {direction} its neighbours' (median): set it. Beyond 15 minutes what one side says is refused by the other."
+            "This machine's clock is {seconds} s {direction} its neighbours' (median): set it. Beyond two hours what one side says is refused by the other."
         );
         ("clock_skew", message)
     })
