@@ -18,7 +18,7 @@ use otela_proto::{
     accusation::Accusation,
     clock::Now,
     entry::{Entry, Refusal, TTL},
-    id::Session,
+    id::{Epoch, Session},
     member::{Input, Member, NewSession, Output, Settings},
     own::Announcement,
     payload::Role,
@@ -90,6 +90,20 @@ pub(super) struct Published {
     pub(super) superseded: watch::Sender<bool>,
     /// How far the neighbours' wall clocks are ahead of ours, in milliseconds: the median.
     pub(super) skew_ms: watch::Sender<Option<i64>>,
+}
+
+impl Published {
+    pub(super) fn new(me: PeerId) -> Self {
+        Self {
+            started: Instant::now(),
+            view: Arc::new(ArcSwap::from_pointee(View::default())),
+            generation: watch::channel(0).0,
+            session: watch::channel(Session { peer: me, epoch: Epoch(0) }).0,
+            joined: watch::channel(false).0,
+            superseded: watch::channel(false).0,
+            skew_ms: watch::channel(None).0,
+        }
+    }
 }
 
 /// The gossip task's state.

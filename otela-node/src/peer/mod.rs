@@ -31,13 +31,12 @@ pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
-use arc_swap::ArcSwap;
 use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
     entry::Refusal,
-    id::{Epoch, MeshName, Session},
+    id::{MeshName, Session},
     registry::View,
     wire::{gossip_protocol, http_protocol},
 };
@@ -118,15 +117,7 @@ impl Peer {
             counters.clone(),
         )?;
         let started_unix_ms = gossip::unix_ms();
-        let published = gossip::Published {
-            started: tokio::time::Instant::now(),
-            view: Arc::new(ArcSwap::from_pointee(View::default())),
-            generation: watch::channel(0).0,
-            session: watch::channel(Session { peer: id, epoch: Epoch(0) }).0,
-            joined: watch::channel(false).0,
-            superseded: watch::channel(false).0,
-            skew_ms: watch::channel(None).0,
-        };
+        let published = gossip::Published::new(id);
         let gossip = gossip::Driver::new(
             &config,
             streams.clone(),

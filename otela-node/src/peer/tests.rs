@@ -8,6 +8,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
 use otela_proto::{
+    id::Epoch,
     lifecycle::Lifecycle,
     payload::{ModelCard, Role, Service},
     registry::Belief,
