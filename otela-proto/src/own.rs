@@ -13,7 +13,7 @@ use multiaddr::Multiaddr;
 use std::collections::BTreeMap;
 
 /// What a peer says of itself, beyond what it knows by itself (addresses, roles, software).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Announcement {
     /// How far this session has come.
     pub lifecycle: Lifecycle,
@@ -99,6 +99,12 @@ impl Own {
     pub fn fits(&self, announcement: &Announcement) -> Result<(), Refusal> {
         let size_bytes = self.payload(announcement).size_bytes();
         if size_bytes > PAYLOAD_BYTES_MAX { Err(Refusal::TooLarge) } else { Ok(()) }
+    }
+
+    /// Whether `announcement` is what was published last: then there is nothing to say.
+    #[must_use]
+    pub fn has_said(&self, announcement: &Announcement) -> bool {
+        self.version > 0 && self.announced == *announcement
     }
 
     /// Takes what is to be said from now on. A session never goes back: an earlier state is lifted to the present

@@ -117,6 +117,7 @@ impl Member {
                 self.own.set_addresses(addresses);
                 self.publish(now, out);
             }
+            Input::Announce(announcement) if self.own.has_said(&announcement) => {}
             Input::Announce(announcement) => match self.own.announce(*announcement) {
                 Ok(()) => self.publish(now, out),
                 Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),

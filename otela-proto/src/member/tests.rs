@@ -276,6 +276,17 @@ fn p41_a_clock_that_was_set_is_followed_by_a_new_word() {
 }
 
 #[test]
+fn to_say_the_same_again_costs_nothing() {
+    let mut mesh = Mesh::new(2, 9);
+    let version = |mesh: &Mesh| mesh.members[0].registry.rank(&mesh.id(0)).unwrap().version;
+    let before = version(&mesh);
+    mesh.input(0, Input::Announce(Box::new(serving())));
+    assert_eq!(version(&mesh), before);
+    mesh.input(0, Input::Announce(Box::new(Announcement { draining: true, ..serving() })));
+    assert_eq!(version(&mesh), before + 1);
+}
+
+#[test]
 fn of_two_processes_with_one_key_the_younger_goes_on() {
     let mut mesh = Mesh::new(6, 5);
     let twin = Member::new(mesh.keys[2].clone(), Settings::new(mesh_name()), None, 99, at(mesh.now));
