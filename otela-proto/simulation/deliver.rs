@@ -4,7 +4,7 @@ use super::{
     driver::Target,
     host::State,
     link::{Parcel, WINDOW_BYTES},
-    traffic::Traffic,
+    traffic::{MEASURE_EVERY, Traffic},
     world::{Event, World},
 };
 use otela_proto::{
@@ -48,7 +48,19 @@ impl World {
         let traffic = &mut self.hosts[connection.ends[side].host].traffic;
         let wire = traffic.frame(&frame);
         traffic.acknowledgements(connection.ways[1 - side].owed.said(self.now));
+        self.measure(link, side);
         self.put(link, side, Parcel::Frame(frame, wire));
+    }
+
+    /// The muxer of one end pings the other's where there is traffic, but not too often.
+    fn measure(&mut self, link: u64, side: usize) {
+        let Some(connection) = self.links.get_mut(&link) else { return };
+        if connection.ends[side].measures_at <= self.now {
+            connection.ends[side].measures_at = self.now + MEASURE_EVERY;
+            for (end, is_answer) in [(side, false), (1 - side, true)] {
+                self.hosts[connection.ends[end].host].traffic.muxer_ping(is_answer);
+            }
+        }
     }
 
     /// The head of the queue from `side` reaches the other machine, if it can.
@@ -82,6 +94,7 @@ impl World {
                 let owed = self.links.get_mut(&link).map(|connection| &mut connection.ways[side].owed);
                 let acknowledgements = owed.map_or(0, |owed| owed.received(wire, self.now));
                 self.hosts[to].traffic.acknowledgements(acknowledgements);
+                self.measure(link, 1 - side);
                 self.hear(link, side, frame);
             }
             Some(Parcel::Fin) => self.close_end(link, 1 - side, true),

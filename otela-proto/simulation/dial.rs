@@ -19,7 +19,7 @@ const DIAL_WITHIN: Duration = Duration::from_secs(2);
 /// Round trips of a dial: one and a half for TCP, three for the handshakes above it.
 const DIAL_ROUND_TRIPS: f64 = 4.5;
 /// Each end of a connection pings the other this often.
-pub(crate) const PING_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(120);
 /// After this many pings in a row without an answer an end gives up.
 const PING_MISSES_MAX: u32 = 2;
 
@@ -127,7 +127,8 @@ impl World {
     pub(crate) fn connect(&mut self, a: usize, b: usize) {
         let end = |host: usize| {
             let machine = &self.hosts[host];
-            End { host, run: machine.run, peer: machine.peer, is_open: true, misses: 0, outbox: Outbox::default() }
+            let (misses, measures_at, outbox) = (0, Duration::ZERO, Outbox::default());
+            End { host, run: machine.run, peer: machine.peer, is_open: true, misses, measures_at, outbox }
         };
         let ends = [end(a), end(b)];
         if ends[0].peer == ends[1].peer {

@@ -28,6 +28,8 @@ pub(crate) struct End {
     pub(crate) outbox: Outbox,
     /// Pings in a row that were not answered.
     pub(crate) misses: u32,
+    /// When the muxer measures the round trip next, if there is traffic then.
+    pub(crate) measures_at: Duration,
 }
 
 /// Something on its way.
