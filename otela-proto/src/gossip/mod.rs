@@ -32,15 +32,21 @@ use std::{
 /// New entries wait this long for company before they are pushed.
 const PUSH_BATCH: Duration = Duration::from_millis(2);
 /// After something new was learned, roots are compared soon, and again later.
-const COMPARE_SOON: Duration = Duration::from_millis(250);
+const COMPARE_SOON: Duration = Duration::from_millis(120);
 /// See [`COMPARE_SOON`]. Under steady change replicas never agree; then they are compared at this pace.
 const COMPARE_LATER: Duration = Duration::from_millis(600);
 /// Roots are compared with somebody this often, give or take a fifth, when nothing happens.
 const IDLE_COMPARE: Duration = Duration::from_secs(10);
 /// Links slower than this get more random copies, since each further hop would cost as much again.
 const SLOW_LINK: Duration = Duration::from_millis(40);
-/// Random targets of a push beside the two ring neighbours: near, and when any link is slow.
-const RANDOM_TARGETS: [usize; 2] = [2, 6];
+/// Random targets of a push beside the two ring neighbours.
+const RANDOM_TARGETS: usize = 2;
+/// The same in a mesh of more than [`LARGE`]: there two ring copies that both get lost would be missed now and then.
+const RANDOM_TARGETS_LARGE: usize = 3;
+/// The same when any link is slow.
+const RANDOM_TARGETS_SLOW: usize = 6;
+/// A mesh with more entries is large.
+const LARGE: usize = 32;
 /// Registries with more entries than this compare buckets before digests.
 const PLAIN_DIGEST_MAX: usize = 300;
 /// Signed bytes in one frame; the frame limit of the wire is far above.
@@ -154,7 +160,7 @@ impl Gossip {
     }
 
     fn push(&mut self, registry: &Registry, links: &Links, rng: &mut impl Rng, out: &mut Vec<Output>) {
-        let targets = self.push_targets(links, rng);
+        let targets = self.push_targets(registry, links, rng);
         let fresh = std::mem::take(&mut self.fresh);
         for owner in std::mem::take(&mut self.echoed).into_iter().filter(|owner| links.contains(owner)) {
             let entry = registry.get(&owner).cloned().map(Parcel::Entry);
@@ -172,7 +178,7 @@ impl Gossip {
 
     /// Two ring neighbours among the linked peers, so that every push goes all the way round, and random others,
     /// so that it does so in few hops.
-    fn push_targets(&self, links: &Links, rng: &mut impl Rng) -> Vec<PeerId> {
+    fn push_targets(&self, registry: &Registry, links: &Links, rng: &mut impl Rng) -> Vec<PeerId> {
         let mut targets: Vec<PeerId> =
             [successor(links.ring(), self.me, |_| true), predecessor(links.ring(), self.me, |_| true)]
                 .into_iter()
@@ -181,7 +187,12 @@ impl Gossip {
         targets.dedup();
         let slow = links.iter().any(|(_, link)| link.rtt.is_some_and(|rtt| rtt > SLOW_LINK));
         let others = links.peers().filter(|peer| !targets.contains(peer)).copied();
-        let picked = others.sample(rng, RANDOM_TARGETS[usize::from(slow)]);
+        let number = match (slow, registry.len() > LARGE) {
+            (true, _) => RANDOM_TARGETS_SLOW,
+            (false, true) => RANDOM_TARGETS_LARGE,
+            (false, false) => RANDOM_TARGETS,
+        };
+        let picked = others.sample(rng, number);
         targets.extend(picked);
         targets
     }
