@@ -122,6 +122,7 @@ async fn peer(
         bootstrap,
         state: None,
         serves_http: role == Role::Node,
+        site: None,
         patience: Patience::default(),
         software: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -53,7 +53,7 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Another process uses the key.
-    #[error("another otela process uses this peer's key and was started later: give each its own --key")]
+    #[error("another otela process uses this peer's key: this one stops, give each its own --key")]
     Superseded,
     /// An otela that was asked gives no answer.
     #[error(transparent)]

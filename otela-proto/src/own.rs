@@ -12,6 +12,9 @@ use libp2p_identity::{Keypair, PeerId};
 use multiaddr::Multiaddr;
 use std::collections::BTreeMap;
 
+/// The label by which a peer names its site.
+pub const SITE_LABEL: &str = "site";
+
 /// What a peer says of itself, beyond what it knows by itself (addresses, roles, software).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Announcement {
@@ -66,6 +69,13 @@ impl Own {
             epoch: Epoch::at_start(now_ms, highest),
             version: 0,
         }
+    }
+
+    /// Publishes `site` as the label of that name, unless the announcement has one of its own.
+    #[must_use]
+    pub fn at_site(mut self, site: Option<String>) -> Self {
+        self.base.labels.extend(site.map(|site| (SITE_LABEL.to_owned(), site)));
+        self
     }
 
     /// Whose entry it is.
@@ -158,7 +168,7 @@ impl Own {
             addresses: self.addresses.iter().map(Multiaddr::to_vec).collect(),
             hardware: said.hardware.clone(),
             services: said.services.clone(),
-            labels: said.labels.clone(),
+            labels: self.base.labels.iter().chain(&said.labels).map(|(k, v)| (k.clone(), v.clone())).collect(),
             ends_at_ms: said.ends_at_ms,
             draining: said.draining,
             ..self.base.clone()

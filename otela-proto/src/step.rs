@@ -14,6 +14,8 @@ pub struct Settings {
     pub roles: Vec<Role>,
     /// Version of the software, for show.
     pub software: String,
+    /// Where the peer is: published as its label `site`. Without it others go by its addresses.
+    pub site: Option<String>,
     /// From a suspicion to the vote for eviction, when accuser and subject are at one site.
     pub grace_near: Duration,
     /// The same across sites.
@@ -30,6 +32,7 @@ impl Settings {
             mesh,
             roles: vec![Role::Node],
             software: String::new(),
+            site: None,
             grace_near: Duration::from_secs(5),
             grace_far: Duration::from_secs(15),
             retention: Duration::from_hours(24),

@@ -41,7 +41,7 @@ impl FromStr for Target {
             authority: authority.to_string(),
             host: authority.host().trim_start_matches('[').trim_end_matches(']').to_owned(),
             port,
-            prefix: path.strip_suffix("/v1").unwrap_or(path).to_owned(),
+            prefix: path.find("/v1").map_or(path, |at| &path[..at]).to_owned(),
         })
     }
 }

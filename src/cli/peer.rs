@@ -31,8 +31,11 @@ pub(crate) struct PeerArgs {
     /// restart the mesh is found though the bootstraps are gone. Made if it is not there.
     #[arg(long, env = "OTELA_PEER_STATE", value_name = "DIR")]
     state: Option<PathBuf>,
-    /// How long a silent peer of the same site (label `site`, or the same /16 network) is waited for before this one
-    /// votes to evict it.
+    /// Where this peer is: others see it as the label `site`. Without it, peers whose first addresses are of the same /16
+    /// network count as being at one site.
+    #[arg(long, env = "OTELA_PEER_SITE", value_name = "NAME")]
+    site: Option<String>,
+    /// How long a silent peer of the same site is waited for before this one votes to evict it.
     #[arg(long, env = "OTELA_PEER_GRACE", value_name = "TIME", default_value = "5s", value_parser = grace)]
     grace: Duration,
     /// The same for peers of other sites.
@@ -68,6 +71,7 @@ impl PeerArgs {
             external: self.external,
             bootstrap: self.bootstrap,
             state,
+            site: self.site,
             patience: Patience { grace_near: self.grace, grace_far: self.grace_far, retention: self.retention },
             software: env!("CARGO_PKG_VERSION").to_owned(),
         })

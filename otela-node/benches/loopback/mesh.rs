@@ -104,6 +104,7 @@ async fn start(role: Role, bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Result<R
         bootstrap,
         state: None,
         serves_http: role == Role::Node,
+        site: None,
         patience: Patience::default(),
         software: "bench".into(),
     };

@@ -45,6 +45,8 @@ pub struct PeerConfig {
     pub state: Option<State>,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
+    /// Where this peer is; peers of one site share its fate.
+    pub site: Option<String>,
     /// How long others are waited for.
     pub patience: Patience,
     /// Version of the software, for show.

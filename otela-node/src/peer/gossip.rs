@@ -5,7 +5,7 @@
 
 use super::{
     config::PeerConfig,
-    defaults::{GOSSIP_QUEUE, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
+    defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
     driver::Command,
     link::Links,
     metrics::PeerMetrics,
@@ -17,7 +17,7 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
     clock::Now,
-    entry::{Entry, Refusal, TTL},
+    entry::{CLOCK_SLACK, Entry, Refusal, TTL},
     id::{Epoch, Session},
     member::{Input, Member, NewSession, Output, Settings},
     own::Announcement,
@@ -123,7 +123,9 @@ pub(super) struct Driver {
     view_stale: bool,
     want_at: Instant,
     wanted: Vec<(PeerId, Vec<Multiaddr>)>,
+    skew: Option<Duration>,
     skew_warned: Option<Instant>,
+    stranger_warned: Option<Instant>,
     /// When a first link has stood long enough to have told us what there is.
     joined_at: Option<Instant>,
     tasks: Tasks,
@@ -154,6 +156,7 @@ impl Driver {
         let settings = Settings {
             roles: config.roles.clone(),
             software: config.software.clone(),
+            site: config.site.clone(),
             mesh: config.mesh.clone(),
             grace_near: config.patience.grace_near,
             grace_far: config.patience.grace_far,
@@ -177,7 +180,9 @@ impl Driver {
             view_stale: true,
             want_at: now,
             wanted: Vec::new(),
+            skew: None,
             skew_warned: None,
+            stranger_warned: None,
             // Alone by configuration: there is nobody to hear from.
             joined_at: config.bootstrap.is_empty().then_some(now),
             tasks: tasks.clone(),
@@ -212,10 +217,15 @@ impl Driver {
     }
 
     fn next_wake(&self) -> Instant {
-        let settled = self.joined_at.filter(|_| !*self.published.joined.borrow());
+        let settled = self.joined_at.filter(|_| self.clock_holds() && !*self.published.joined.borrow());
         let stale = self.published.view.load().stale_at().map(|at| self.started + at);
         let wake = (self.started + self.core.wake_at()).min(self.want_at);
         settled.into_iter().chain(stale).fold(wake, Instant::min)
+    }
+
+    /// With a clock that makes us refuse what others say, we know nothing of them.
+    fn clock_holds(&self) -> bool {
+        self.skew.is_none_or(|skew| skew <= CLOCK_SLACK)
     }
 
     fn now(&self) -> Now {
@@ -225,7 +235,6 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Connected(peer, id) => {
-                self.joined_at.get_or_insert(Instant::now() + SETTLE);
                 if let Some(connection) = self.streams.get(&peer, id) {
                     self.links.open(&connection);
                     self.input(Input::LinkUp { peer, rtt: connection.rtt() });
@@ -240,9 +249,15 @@ impl Driver {
             Event::Unreachable(peer) => self.input(Input::Unreachable(peer)),
             Event::Failed(peer) => self.input(Input::Failed(peer)),
             Event::Served(peer) => self.input(Input::Served(peer)),
-            Event::Heard(from, say) => self.input(Input::Say { from, say }),
+            Event::Heard(from, say) => {
+                // A connection alone proves nothing: it may be to another mesh.
+                self.joined_at.get_or_insert(Instant::now() + SETTLE);
+                self.input(Input::Say { from, say });
+            }
             Event::Entries(from, entries, accusations) => {
-                self.joined_at = Some(self.started);
+                if !entries.is_empty() {
+                    self.joined_at = Some(self.started);
+                }
                 self.input(Input::Entries { from, entries, accusations });
             }
             Event::StreamEnded(peer, id) => self.reopen(peer, id),
@@ -286,7 +301,10 @@ impl Driver {
 
     fn on_stranger(&mut self, peer: PeerId) {
         self.metrics.strangers.inc();
-        tracing::warn!(%peer, "closing the connection: the peer is not of this mesh. Compare --mesh on both sides");
+        if self.stranger_warned.is_none_or(|at| at.elapsed() > REFUSED_LOG_EVERY) {
+            self.stranger_warned = Some(Instant::now());
+            tracing::warn!(%peer, "closing the connection: the peer is not of this mesh. Compare --mesh on both sides");
+        }
         self.links.close_all(&peer);
         self.command(Command::Disconnect(peer));
     }
@@ -331,7 +349,7 @@ impl Driver {
                 "the mesh knows a later session of this peer's key: going on under a new one above it. If another process uses the same key, stop one of them"
             ),
             Output::Twin => {
-                tracing::error!("another process uses this peer's key and was started later: this one stops");
+                tracing::error!("another process uses this peer's key and goes on: this one stops");
                 self.published.superseded.send_replace(true);
             }
         }
@@ -394,7 +412,8 @@ impl Driver {
         let skew_ms = self.core.links().skew_ms();
         self.published.skew_ms.send_replace(skew_ms);
         self.metrics.skew_ms.set(skew_ms.unwrap_or(0));
-        let off = skew_ms.is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) > SKEW_WARN);
+        self.skew = skew_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let off = self.skew.is_some_and(|skew| skew > SKEW_WARN);
         if off && self.skew_warned.is_none_or(|at| at.elapsed() > SKEW_WARN_EVERY) {
             self.skew_warned = Some(Instant::now());
             let ahead_s = skew_ms.unwrap_or(0) / -1000;
@@ -404,9 +423,8 @@ impl Driver {
 
     /// Publishes a new view if anything in it has changed.
     fn settle(&mut self) {
-        if self.joined_at.is_some_and(|at| at <= Instant::now()) {
-            self.published.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
-        }
+        let joined = self.clock_holds() && self.joined_at.is_some_and(|at| at <= Instant::now());
+        self.published.joined.send_if_modified(|old| std::mem::replace(old, joined) != joined);
         let session = self.core.session();
         self.published.session.send_if_modified(|old| std::mem::replace(old, session) != session);
         let now = self.started.elapsed();

@@ -99,6 +99,9 @@ pub fn router(peer: Peer, metrics: Metrics, ready: Ready, ending: CancellationTo
 /// Serves `routes` on `listener` until the tasks are stopped.
 pub fn serve(listener: TcpListener, routes: Router, tasks: &Tasks) {
     tasks.spawn(async move {
+        let routes = routes.fallback(async || {
+            error(StatusCode::NOT_FOUND, "unknown_url", "There is nothing here: see /v1/registry/nodes.", None)
+        });
         if let Err(error) = axum::serve(listener, routes).await {
             tracing::error!(%error, "the HTTP listener has ended");
         }
@@ -149,9 +152,11 @@ fn node_key(node: &Node, key: &str) -> SortValue {
 
 async fn node(
     State(observed): State<Observed>,
+    uri: Uri,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Refused> {
+    Parameters::parse(&uri, &[])?;
     let id = id.ok().and_then(|Path(id)| id.parse().ok()).ok_or(Refused::NotFound("this is not a peer id"))?;
     let view = observed.peer.view();
     // One that is gone is still shown here: the question names it.
@@ -182,17 +187,20 @@ fn model_key(state: &ModelState, key: &str) -> SortValue {
 
 async fn model(
     State(observed): State<Observed>,
+    uri: Uri,
     headers: HeaderMap,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Refused> {
+    Parameters::parse(&uri, &[])?;
     let view = observed.peer.view();
     let known = id.ok().and_then(|Path(id)| view.model(&id));
     let (id, state) = known.ok_or(Refused::NotFound("this peer knows no such model"))?;
     Ok(observed.tags.answer(&headers, &json::model(id, state)))
 }
 
-async fn status(State(observed): State<Observed>, headers: HeaderMap) -> Response {
-    observed.tags.answer(&headers, &status::status(&observed))
+async fn status(State(observed): State<Observed>, uri: Uri, headers: HeaderMap) -> Result<Response, Refused> {
+    Parameters::parse(&uri, &[])?;
+    Ok(observed.tags.answer(&headers, &status::status(&observed)))
 }
 
 /// Why a question is not answered.

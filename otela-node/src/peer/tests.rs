@@ -49,6 +49,7 @@ async fn start_as(
         bootstrap,
         state,
         serves_http: role == Role::Node,
+        site: None,
         patience: Patience::default(),
         software: "test".into(),
     };
@@ -176,6 +177,7 @@ async fn a_taken_port_is_one_clear_error() {
         bootstrap: vec![],
         state: None,
         serves_http: false,
+        site: None,
         patience: Patience::default(),
         software: String::new(),
     };

@@ -1,10 +1,7 @@
 //! Where a peer is, as far as that matters: peers of one site share its fate.
 
-use crate::entry::Entry;
+use crate::{entry::Entry, own::SITE_LABEL};
 use multiaddr::{Multiaddr, Protocol};
-
-/// The label by which a provider names its site.
-const LABEL: &str = "site";
 
 /// The site of an entry's owner: its label `site`, or else the network of its first address (16 bits of IPv4, 32 of
 /// IPv6). Peers without either are taken for neighbours.
@@ -12,7 +9,7 @@ pub(super) fn of(entry: &Entry) -> String {
     let payload = entry.payload();
     payload
         .labels
-        .get(LABEL)
+        .get(SITE_LABEL)
         .cloned()
         .unwrap_or_else(|| payload.multiaddrs().find_map(|address| network(&address)).unwrap_or_default())
 }

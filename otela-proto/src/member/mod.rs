@@ -66,7 +66,8 @@ impl Member {
             settings.software.clone(),
             highest_epoch,
             now.wall_ms,
-        );
+        )
+        .at_site(settings.site.clone());
         let me = own.id();
         // Members that start together do not probe together.
         let first_round = now.mono + Duration::from_millis(rng.random_range(0..1_000));

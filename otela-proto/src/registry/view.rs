@@ -147,6 +147,8 @@ pub struct View {
     pub generation: u64,
     nodes: BTreeMap<PeerId, Node>,
     models: BTreeMap<Arc<str>, ModelState>,
+    /// When the next node is no longer shown.
+    stale_at: Option<Duration>,
 }
 
 impl View {
@@ -161,6 +163,7 @@ impl View {
         generation: u64,
     ) -> Self {
         let mut nodes = BTreeMap::new();
+        let mut stale_at = None;
         let mut drafts: BTreeMap<Arc<str>, Draft> = BTreeMap::new();
         for entry in registry.entries() {
             let owner = entry.owner();
@@ -170,12 +173,15 @@ impl View {
                 belief: beliefs.get(&owner).copied().unwrap_or_default(),
                 accusations: registry.accusations(&owner),
             };
-            if node.departed_at().is_some_and(|at| at + retention <= now) {
-                continue;
-            }
+            let hidden_at = node.departed_at().map(|at| at + retention);
             for (service, model, replica) in replicas(entry) {
                 let state = drafts.entry(model.id.as_str().into()).or_default();
                 state.add(&node, service, replica);
+            }
+            match hidden_at {
+                Some(at) if at <= now => continue,
+                Some(at) => stale_at = stale_at.into_iter().chain([at]).min(),
+                None => {}
             }
             nodes.insert(owner, node);
         }
@@ -184,7 +190,7 @@ impl View {
             .filter(|(_, draft)| draft.known_until.is_none_or(|until| now < until))
             .map(|(id, draft)| (id, draft.finish()))
             .collect();
-        Self { generation, nodes, models }
+        Self { generation, nodes, models, stale_at }
     }
 
     /// All nodes that the registry remembers, ordered by peer id; [`Node::is_listed`] tells the present ones.
@@ -209,10 +215,11 @@ impl View {
         self.models.get_key_value(model)
     }
 
-    /// When the next model will cease to be known, on the clock of [`View::build`].
+    /// When the next model will cease to be known, or the next departed node be shown no more, on the clock of
+    /// [`View::build`].
     #[must_use]
     pub fn stale_at(&self) -> Option<Duration> {
-        self.models.values().filter_map(|state| state.known_until).min()
+        self.models.values().filter_map(|state| state.known_until).chain(self.stale_at).min()
     }
 }
 

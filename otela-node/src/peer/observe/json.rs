@@ -4,6 +4,7 @@ use super::filter::PROVIDER_LABEL;
 use crate::peer::Peer;
 use libp2p::PeerId;
 use otela_proto::{
+    lifecycle::Lifecycle,
     payload::{Hardware, Payload, Role, Service},
     registry::{ModelState, Node},
 };
@@ -106,8 +107,10 @@ fn belief(peer: &Peer, node: &Node) -> Value {
             })
         })
         .collect();
+    // Of one that has left by its own word there is nothing to believe.
+    let has_left = node.entry.rank().lifecycle == Lifecycle::Left;
     json!({
-        "state": node.belief.name(),
+        "state": (!has_left).then(|| node.belief.name()),
         "since_ms": node.belief.since().map(|since| peer.unix_ms_at(since)),
         "accusations": accusations,
     })

@@ -57,6 +57,7 @@ impl Scene {
             bootstrap: vec![],
             state: None,
             serves_http: false,
+            site: None,
             patience: crate::peer::Patience::default(),
             software: "test".into(),
         };
