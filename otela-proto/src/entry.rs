@@ -22,6 +22,8 @@ const SCHEMA: u32 = 1;
 const DOMAIN: Domain = Domain(b"otela/entry/1");
 /// How often an owner renews its entry though nothing has changed.
 pub const RENEW_EVERY: Duration = Duration::from_hours(6);
+/// Digests have 62 bits for a version.
+pub(crate) const VERSION_MAX: u64 = u64::MAX >> 2;
 /// Largest signed entry: payload and all the rest.
 pub const ENTRY_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 256;
 
@@ -99,6 +101,17 @@ impl Entry {
     /// # Errors
     /// The first check that failed.
     pub fn open(signed: &[u8], mesh: &MeshName, now_ms: u64) -> Result<Self, Refusal> {
+        let entry = Self::reopen(signed, now_ms)?;
+        let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
+        DOMAIN.verify(&entry.owner, mesh, &message.body, &message.signature)?;
+        Ok(entry)
+    }
+
+    /// As [`Self::open`], for bytes whose signature was checked before: to be told apart by their [`SignedHash`].
+    ///
+    /// # Errors
+    /// The first check that failed.
+    pub fn reopen(signed: &[u8], now_ms: u64) -> Result<Self, Refusal> {
         if signed.len() > ENTRY_BYTES_MAX {
             return Err(Refusal::TooLarge);
         }
@@ -110,8 +123,10 @@ impl Entry {
         let owner = PeerId::from_bytes(&body.owner).map_err(|_| Refusal::Malformed)?;
         let lifecycle = Lifecycle::from_number(body.lifecycle).ok_or(Refusal::Malformed)?;
         let payload = Payload::decode(body.payload.as_slice()).map_err(|_| Refusal::Malformed)?;
-        check_age(body.issued_at_ms, body.ttl_s, now_ms)?;
-        DOMAIN.verify(&owner, mesh, &message.body, &message.signature)?;
+        check_age(body.issued_at_ms, now_ms)?;
+        if body.version > VERSION_MAX {
+            return Err(Refusal::Malformed);
+        }
         Ok(Self {
             owner,
             rank: Rank { epoch: Epoch(body.epoch), lifecycle, version: body.version },

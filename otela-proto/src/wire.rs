@@ -53,7 +53,7 @@ pub struct EntryBody {
     /// The owner's wall clock, in milliseconds since the Unix epoch.
     #[prost(uint64, tag = "6")]
     pub issued_at_ms: u64,
-    /// Seconds after which the entry must have been renewed.
+    /// Seconds after which the entry must have been renewed; for show, the mesh's own time to live counts.
     #[prost(uint64, tag = "7")]
     pub ttl_s: u64,
     /// An encoded [`Payload`](crate::payload::Payload).
@@ -85,7 +85,7 @@ pub struct AccusationBody {
     /// The accuser's wall clock, in milliseconds since the Unix epoch.
     #[prost(uint64, tag = "7")]
     pub issued_at_ms: u64,
-    /// Seconds after which the accusation is void.
+    /// Seconds after which the accusation is void; for show, the mesh's own time to live counts.
     #[prost(uint64, tag = "8")]
     pub ttl_s: u64,
 }

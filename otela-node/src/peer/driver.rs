@@ -82,6 +82,7 @@ pub(super) struct Driver {
     bootstraps: Vec<Multiaddr>,
     bootstrap_dials: HashMap<ConnectionId, usize>,
     complained: HashMap<usize, Instant>,
+    listener_complained: Option<Instant>,
     metrics: PeerMetrics,
 }
 
@@ -140,6 +141,7 @@ impl Driver {
             bootstraps: config.bootstrap.clone(),
             bootstrap_dials: HashMap::new(),
             complained: HashMap::new(),
+            listener_complained: None,
             metrics,
         })
     }
@@ -251,9 +253,17 @@ impl Driver {
                 self.publish_addresses();
             }
             SwarmEvent::ExpiredListenAddr { .. } | SwarmEvent::ListenerClosed { .. } => self.publish_addresses(),
-            SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "listener"),
+            SwarmEvent::ListenerError { error, .. } => self.complain_of_listener(&error),
             SwarmEvent::Behaviour(NetEvent::Ping(event)) => self.on_ping(event),
             _ => {}
+        }
+    }
+
+    /// Out of file descriptors, a listener fails ten times a second.
+    fn complain_of_listener(&mut self, error: &io::Error) {
+        if self.listener_complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+            self.listener_complained = Some(Instant::now());
+            tracing::warn!(%error, "cannot accept connections of other peers, will go on trying");
         }
     }
 

@@ -52,6 +52,9 @@ impl Seen {
 
     fn insert(&self, hash: SignedHash) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generations[0].contains(&hash) {
+            return;
+        }
         if generations[0].len() >= SEEN_MAX / 2 {
             let [young, old] = &mut *generations;
             std::mem::swap(young, old);
@@ -116,20 +119,22 @@ impl Reader {
 
     fn verify(&self, peer: PeerId, page: &Entries) -> Event {
         let now_ms = unix_ms();
-        let entries = self.open(peer, &page.signed, |bytes| Entry::open(bytes, &self.mesh, now_ms));
-        let accusations = self.open(peer, &page.accusations, |bytes| Accusation::open(bytes, &self.mesh, now_ms));
+        let entries = self.open(peer, &page.signed, |bytes, seen| {
+            if seen { Entry::reopen(bytes, now_ms) } else { Entry::open(bytes, &self.mesh, now_ms) }
+        });
+        let accusations = self.open(peer, &page.accusations, |bytes, seen| {
+            if seen { Accusation::reopen(bytes, now_ms) } else { Accusation::open(bytes, &self.mesh, now_ms) }
+        });
         Event::Entries(peer, entries, accusations)
     }
 
-    /// Checks each of `signed` that was not seen lately.
-    fn open<T>(&self, from: PeerId, signed: &[Bytes], open: impl Fn(&[u8]) -> Result<T, Refusal>) -> Vec<T> {
+    /// Checks each of `signed`; the signature only if these bytes were not seen lately. What was seen is passed on all
+    /// the same: the core may have had no use for it the first time.
+    fn open<T>(&self, from: PeerId, signed: &[Bytes], open: impl Fn(&[u8], bool) -> Result<T, Refusal>) -> Vec<T> {
         let mut opened = Vec::new();
         for bytes in signed {
             let hash = SignedHash::of(bytes);
-            if self.seen.contains(&hash) {
-                continue;
-            }
-            match open(bytes) {
+            match open(bytes, self.seen.contains(&hash)) {
                 Ok(statement) => {
                     self.seen.insert(hash);
                     opened.push(statement);
@@ -346,5 +351,44 @@ fn is_stranger(error: &OpenError) -> bool {
             error.get_ref().is_some_and(|e| matches!(e.downcast_ref(), Some(NegotiationError::Failed)))
         }
         OpenError::Closed | OpenError::Timeout => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libp2p_identity::Keypair;
+    use otela_proto::{
+        entry::{Draft, Rank},
+        id::Epoch,
+        lifecycle::Lifecycle,
+        payload::Payload,
+    };
+
+    #[test]
+    fn what_was_seen_is_passed_on_again_but_not_when_it_was_tampered_with() {
+        let mesh: MeshName = "lab".parse().unwrap();
+        let reader = Reader::new(mesh.clone(), mpsc::channel(1).0, PeerMetrics::default());
+        let rank = Rank { epoch: Epoch(1), lifecycle: Lifecycle::Join, version: 1 };
+        let draft = Draft { rank, issued_at_ms: unix_ms(), payload: Payload::default() };
+        let entry = Entry::sign(&Keypair::generate_ed25519(), &mesh, draft).unwrap();
+        let mut tampered = entry.signed().to_vec();
+        *tampered.last_mut().unwrap() ^= 1;
+        let page = Entries {
+            signed: vec![Bytes::copy_from_slice(entry.signed()), Bytes::from(tampered)],
+            accusations: Vec::new(),
+        };
+        for _ in 0..2 {
+            let Event::Entries(_, entries, _) = reader.verify(PeerId::random(), &page) else { panic!("entries") };
+            assert_eq!(entries.iter().map(Entry::hash).collect::<Vec<_>>(), [entry.hash()]);
+        }
+    }
+
+    #[test]
+    fn who_sends_too_much_is_read_more_slowly() {
+        let mut allowance = Allowance::new();
+        assert!((0..READ_FRAMES_MAX).all(|_| allowance.take(1).is_none()));
+        assert!(allowance.take(1).is_some_and(|pause| pause <= Duration::from_secs(1)));
+        assert!(Allowance::new().take(READ_BYTES_MAX + 1).is_some());
     }
 }

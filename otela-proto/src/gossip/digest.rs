@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 /// Lifecycles fit into two bits below the version.
 const LIFECYCLE_BITS: u32 = 2;
 
+/// Owners in one digest; with more it is cut by buckets.
+const OWNERS_PER_DIGEST: usize = 4_096;
+
 /// Where two replicas differ, by owners' places.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
@@ -37,8 +40,17 @@ pub(super) fn unlike_buckets(registry: &Registry, theirs: &Buckets) -> Option<u3
     Some(pairs.filter(|(_, (ours, theirs))| ours[..] != theirs[..]).fold(0, |mask, (b, _)| mask | 1 << b))
 }
 
-/// What we have in the buckets of `mask`.
-pub(super) fn digest(registry: &Registry, mask: u32) -> Say {
+/// What we have in the buckets of `mask`: in one message, or, in a large registry, in one for each bucket, so that none
+/// outgrows a frame.
+pub(super) fn digests(registry: &Registry, mask: u32) -> Vec<Say> {
+    let buckets = mask & ((1 << BUCKETS) - 1);
+    if registry.len() <= OWNERS_PER_DIGEST {
+        return vec![digest(registry, buckets)];
+    }
+    (0..BUCKETS).map(|bucket| 1 << bucket).filter(|bit| buckets & bit != 0).map(|bit| digest(registry, bit)).collect()
+}
+
+fn digest(registry: &Registry, mask: u32) -> Say {
     let mut digest = Digest { buckets: mask, ..Digest::default() };
     for (place, entry, mark) in registry.entries_in(mask) {
         let rank = entry.rank();

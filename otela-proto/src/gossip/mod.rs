@@ -65,8 +65,9 @@ enum Item {
 #[derive(Debug)]
 pub(crate) struct Gossip {
     me: Place,
-    /// What waits to be pushed, and whom not to send each (it came from there).
-    fresh: BTreeMap<Item, BTreeSet<PeerId>>,
+    /// What waits to be pushed, and whom not to send it (it came from there). It is held itself: the replica may have
+    /// buried its subject by then.
+    fresh: BTreeMap<Item, (Parcel, Option<PeerId>)>,
     /// Owners of another session than before: they are sent it back, for two processes may use one key.
     echoed: BTreeSet<PeerId>,
     push_at: Option<Duration>,
@@ -96,11 +97,12 @@ impl Gossip {
         timers.into_iter().flatten().fold(self.idle_compare_at, Duration::min)
     }
 
-    /// The replica has a new entry of `owner`; `from` has it already.
-    pub(crate) fn learned_entry(&mut self, owner: PeerId, from: Option<PeerId>, now: Duration) {
+    /// The replica has a new entry; `from` has it already.
+    pub(crate) fn learned_entry(&mut self, entry: &Entry, from: Option<PeerId>, now: Duration) {
         // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.
+        let owner = entry.owner();
         if self.pace.admit(owner, now) {
-            self.fresh.insert(Item::Entry(owner), from.into_iter().collect());
+            self.fresh.insert(Item::Entry(owner), (Parcel::Entry(entry.clone()), from));
         }
         self.learned(now);
     }
@@ -114,7 +116,7 @@ impl Gossip {
     /// The replica has a new accusation; `from` has it already.
     pub(crate) fn learned_accusation(&mut self, accusation: &Accusation, from: Option<PeerId>, now: Duration) {
         let item = Item::Accusation { subject: accusation.charge().subject, accuser: accusation.accuser() };
-        self.fresh.insert(item, from.into_iter().collect());
+        self.fresh.insert(item, (Parcel::Accusation(accusation.clone()), from));
         self.learned(now);
     }
 
@@ -140,8 +142,8 @@ impl Gossip {
         rng: &mut impl Rng,
         out: &mut Vec<Output>,
     ) {
-        for owner in self.pace.take_due(now) {
-            self.fresh.insert(Item::Entry(owner), BTreeSet::new());
+        for entry in self.pace.take_due(now).iter().filter_map(|owner| registry.get(owner)) {
+            self.fresh.insert(Item::Entry(entry.owner()), (Parcel::Entry(entry.clone()), None));
             self.push_at = Some(now);
         }
         if self.push_at.is_some_and(|at| at <= now) {
@@ -167,10 +169,9 @@ impl Gossip {
             out.extend(entry.map(|parcel| Output::Send { to: owner, parcel }));
         }
         // Entries sort before accusations, which may be about them.
-        for (item, known_by) in &fresh {
-            let Some(parcel) = item.parcel(registry) else { continue };
-            let owner = item.signer();
-            for target in targets.iter().filter(|target| **target != owner && !known_by.contains(target)) {
+        for (item, (parcel, from)) in &fresh {
+            let signer = item.signer();
+            for target in targets.iter().filter(|target| **target != signer && Some(**target) != *from) {
                 out.push(Output::Send { to: *target, parcel: parcel.clone() });
             }
         }
@@ -199,16 +200,6 @@ impl Gossip {
 }
 
 impl Item {
-    fn parcel(&self, registry: &Registry) -> Option<Parcel> {
-        match self {
-            Self::Entry(owner) => registry.get(owner).cloned().map(Parcel::Entry),
-            Self::Accusation { subject, accuser } => {
-                let accusations = registry.accusations(subject);
-                accusations.iter().find(|a| a.accuser() == *accuser).cloned().map(Parcel::Accusation)
-            }
-        }
-    }
-
     fn signer(&self) -> PeerId {
         match self {
             Self::Entry(owner) => *owner,
@@ -230,7 +221,7 @@ pub(crate) fn answer(from: PeerId, message: &Say, registry: &Registry, out: &mut
         Say::Buckets(buckets) => {
             let unlike = digest::unlike_buckets(registry, buckets)?;
             if unlike != 0 {
-                out.push(say(from, digest::digest(registry, unlike)));
+                out.extend(digest::digests(registry, unlike).into_iter().map(|digest| say(from, digest)));
             }
             Some(())
         }
@@ -258,8 +249,8 @@ fn on_root(from: PeerId, root: &Root, registry: &Registry, out: &mut Vec<Output>
     if theirs != registry.root() {
         let larger = registry.len().max(usize::try_from(root.count).unwrap_or(usize::MAX));
         let plain = larger <= PLAIN_DIGEST_MAX;
-        let answer = if plain { digest::digest(registry, u32::MAX) } else { digest::buckets(registry) };
-        out.push(say(from, answer));
+        let answers = if plain { digest::digests(registry, u32::MAX) } else { vec![digest::buckets(registry)] };
+        out.extend(answers.into_iter().map(|answer| say(from, answer)));
     }
     Some(())
 }

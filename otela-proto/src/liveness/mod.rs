@@ -156,6 +156,7 @@ impl Liveness {
             // How far accusers are believed changes with time alone.
             let accused = ctx.registry.accused().map(|(peer, _)| *peer);
             let open: Vec<_> = accused.filter(|peer| !self.is_decided(peer, ctx.registry)).collect();
+            self.unsettled.extend(self.beliefs.keys().filter(|peer| ctx.registry.get(peer).is_none()));
             self.look_again(&open, ctx);
             self.unsettled.extend(open);
             self.ask_after_strays(ctx);

@@ -204,6 +204,8 @@ impl Liveness {
             ctx.out.push(say(by, Say::Report(Report { number, alive: true })));
         } else if self.probes.asked_by(&by) >= ASKED_MAX {
             ctx.out.push(Output::Refused { from: Some(by), reason: "too_many_questions" });
+        } else if ctx.registry.buried(&subject).is_some() {
+            ctx.out.push(say(by, Say::Report(Report { number, alive: false })));
         } else if ctx.registry.get(&subject).is_none() {
             // To say that it does not answer would be a testimony, and we have none to give.
             ctx.out.push(Output::Refused { from: Some(by), reason: "unknown_subject" });

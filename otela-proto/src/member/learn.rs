@@ -10,6 +10,12 @@ use crate::{
     step::Parcel,
 };
 use libp2p_identity::PeerId;
+use std::time::Duration;
+
+/// One peer is told of one that lies under a tombstone at most this often.
+const TESTIFY_EVERY: Duration = Duration::from_secs(10);
+/// Such testimonies that are remembered; with more within that time nobody is told.
+const TESTIFIED_MAX: usize = 4_096;
 
 impl Member {
     /// Takes an entry, from `from` or from ourselves.
@@ -29,10 +35,10 @@ impl Member {
                 if before.is_some_and(|before| before.rank().epoch != entry.rank().epoch) && owner != self.me {
                     self.gossip.echo(owner);
                 }
-                self.gossip.learned_entry(owner, from, now.mono);
+                self.gossip.learned_entry(entry, from, now.mono);
                 out.push(Output::Changed(owner));
             }
-            Learned::Stale | Learned::UnknownSubject => {}
+            Learned::Stale | Learned::UnknownSubject | Learned::UnknownAccuser => {}
             Learned::Full => out.push(Output::Refused { from, reason: "registry_full" }),
             Learned::Backwards => out.push(Output::Refused { from, reason: "backwards" }),
             Learned::Buried => {
@@ -46,14 +52,35 @@ impl Member {
 
     /// Tells who still holds the entry of a session that has ended that it has: the entry that proves it is no longer
     /// kept, but our own word is a vote.
-    fn testify(&self, entry: &Entry, to: PeerId, now: Now, out: &mut Vec<Output>) {
+    fn testify(&mut self, entry: &Entry, to: PeerId, now: Now, out: &mut Vec<Output>) {
         let rank = entry.rank();
-        let charge =
-            Charge { subject: entry.owner(), epoch: rank.epoch, version: rank.version, verdict: Verdict::Evict };
-        if rank.lifecycle != Lifecycle::Left
-            && let Ok(accusation) = self.own.accuse(charge, now.wall_ms)
-        {
+        if rank.lifecycle != Lifecycle::Left {
+            let (subject, verdict) = (entry.owner(), Verdict::Evict);
+            self.vote_towards(to, Charge { subject, epoch: rank.epoch, version: rank.version, verdict }, now, out);
+        }
+    }
+
+    /// Sends our vote to one peer only, and about one subject not often.
+    fn vote_towards(&mut self, to: PeerId, charge: Charge, now: Now, out: &mut Vec<Output>) {
+        if self.testified.len() > TESTIFIED_MAX {
+            self.testified.retain(|_, at| *at + TESTIFY_EVERY > now.mono);
+        }
+        let last = self.testified.get(&(to, charge.subject));
+        if last.is_some_and(|at| *at + TESTIFY_EVERY > now.mono) || self.testified.len() > TESTIFIED_MAX {
+            return;
+        }
+        self.testified.insert((to, charge.subject), now.mono);
+        if let Ok(accusation) = self.own.accuse(charge, now.wall_ms) {
             out.push(Output::Send { to, parcel: Parcel::Accusation(accusation) });
+        }
+    }
+
+    /// Who accuses one that lies under a tombstone here is right: our word is a vote, though for us the case is closed.
+    fn second(&mut self, charge: &Charge, from: Option<PeerId>, now: Now, out: &mut Vec<Output>) {
+        let buried = self.registry.buried(&charge.subject);
+        let ended = buried.is_some_and(|rank| (charge.epoch, charge.version) <= (rank.epoch, rank.version));
+        if let (true, Some(to)) = (ended, from) {
+            self.vote_towards(to, Charge { verdict: Verdict::Evict, ..*charge }, now, out);
         }
     }
 
@@ -73,7 +100,11 @@ impl Member {
                 self.detect(now, out, charges, |liveness, ctx| liveness.on_accusation(accusation, ctx));
                 out.push(Output::Changed(accusation.charge().subject));
             }
-            Learned::UnknownSubject => out.push(Output::Refused { from, reason: "unknown_subject" }),
+            Learned::UnknownSubject => {
+                out.push(Output::Refused { from, reason: "unknown_subject" });
+                self.second(accusation.charge(), from, now, out);
+            }
+            Learned::UnknownAccuser => out.push(Output::Refused { from, reason: "unknown_accuser" }),
             Learned::Stale | Learned::Full | Learned::Buried | Learned::Backwards => {}
         }
     }

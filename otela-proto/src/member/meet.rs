@@ -23,6 +23,8 @@ use std::{
 const RANDOM_LINKS: usize = 4;
 /// Links between plain nodes beyond this many are closed.
 const LINKS_MAX: usize = 10;
+/// A link ends within this time of its `Bye`.
+const FAREWELL_WITHIN: Duration = Duration::from_secs(10);
 /// Who comes back within this time of our closing the link needs it, and keeps it.
 const INSISTS_WITHIN: Duration = Duration::from_secs(60);
 /// How often one that seems gone is tried, give or take a fifth: this is what heals a partition.
@@ -108,7 +110,8 @@ impl Member {
     }
 
     pub(super) fn link_down(&mut self, peer: PeerId, now: Now, out: &mut Vec<Output>, charges: &mut Vec<Charge>) {
-        let farewell = self.farewells.remove(&peer);
+        // A farewell without an end of the link was none.
+        let farewell = self.farewells.remove(&peer).is_some_and(|at| at + FAREWELL_WITHIN > now.mono);
         self.meetings.insisting.remove(&peer);
         if self.links.down(&peer) && !farewell {
             self.detect(now, out, charges, |liveness, ctx| liveness.link_down(peer, ctx));
@@ -156,7 +159,7 @@ impl Member {
         let surplus = self.links.len() - LINKS_MAX;
         let closing = self.links.peers().filter(is_plain).copied().sample(&mut rng, surplus);
         for peer in closing {
-            self.farewells.insert(peer);
+            self.farewells.insert(peer, now.mono);
             self.meetings.closed.insert(peer, now.mono);
             out.extend([say(peer, Say::Bye(Bye {})), Output::Close(peer)]);
         }

@@ -26,7 +26,7 @@ use defend::Defence;
 use libp2p_identity::{Keypair, PeerId};
 use meet::Meetings;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 /// Entries past their time are looked for this often.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
@@ -50,7 +50,9 @@ pub struct Member {
     renew_at: Duration,
     expire_at: Duration,
     /// Links that the other side is about to close, though it lives.
-    farewells: HashSet<PeerId>,
+    farewells: HashMap<PeerId, Duration>,
+    /// Whom we have told lately that a session has ended which they still hold.
+    testified: HashMap<(PeerId, PeerId), Duration>,
     stopped: bool,
 }
 
@@ -83,7 +85,8 @@ impl Member {
             rng,
             renew_at: now.mono + RENEW_EVERY,
             expire_at: now.mono + EXPIRE_EVERY,
-            farewells: HashSet::new(),
+            farewells: HashMap::new(),
+            testified: HashMap::new(),
             stopped: false,
             settings,
         }
@@ -137,11 +140,14 @@ impl Member {
         self.gossip.tick(now.mono, &self.registry, &self.links, &mut self.rng, out);
         self.detect(now, out, charges, Liveness::tick);
         self.meet(now, out);
-        if self.renew_at <= now.mono || self.clock_was_set(now) {
+        if self.renew_at <= now.mono {
             self.publish(now, out);
         }
         if self.expire_at <= now.mono {
             self.expire_at = now.mono + EXPIRE_EVERY;
+            if self.clock_was_set(now) {
+                self.publish(now, out);
+            }
             // Our own entry must never be among them: it is renewed long before, unless the clock was set.
             for owner in self.registry.expire(now.wall_ms) {
                 self.liveness.unsettle(owner);
@@ -165,7 +171,9 @@ impl Member {
         for peer in self.detect(now, out, &mut Vec::new(), |l, ctx| l.conclude(ctx)) {
             out.push(Output::Changed(peer));
             if matches!(self.liveness.belief(&peer), Belief::Evicted(_)) {
-                self.registry.depart(&peer);
+                for buried in self.registry.depart(&peer) {
+                    self.liveness.unsettle(buried);
+                }
                 if self.links.contains(&peer) {
                     out.push(Output::Close(peer));
                 }
@@ -180,7 +188,7 @@ impl Member {
             self.detect(now, out, charges, |l, ctx| l.on_answer(from, *answer, ctx));
         }
         if matches!(say, Say::Bye(_)) {
-            self.farewells.insert(from);
+            self.farewells.insert(from, now.mono);
         }
         self.detect(now, out, charges, |l, ctx| l.heard(from, ctx));
         let understood = self.detect(now, out, charges, |l, ctx| l.on_say(from, say, ctx)).is_some()
@@ -240,10 +248,9 @@ impl Member {
     }
 
     fn take_own(&mut self, entry: Entry, now: Now, out: &mut Vec<Output>) {
-        let me = self.me;
+        self.gossip.learned_entry(&entry, None, now.mono);
         self.registry.learn(entry, now.mono);
-        self.gossip.learned_entry(me, None, now.mono);
-        out.push(Output::Changed(me));
+        out.push(Output::Changed(self.me));
     }
 
     /// The monotonic time at which [`Input::Tick`] is due.

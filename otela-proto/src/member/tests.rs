@@ -96,7 +96,10 @@ impl Mesh {
                     boxes.entry(to).or_default().push(parcel);
                 }
                 Output::Reach(peer) => {
-                    let j = self.index(&peer);
+                    let Some(j) = self.members.iter().position(|m| m.me == peer) else {
+                        self.input(i, Input::Unreachable(peer));
+                        continue;
+                    };
                     if self.silent[j] || self.silent[i] {
                         self.input(i, Input::Unreachable(peer));
                     } else {
@@ -214,6 +217,35 @@ fn a_crash_is_suspected_at_once_and_evicted_after_the_grace() {
 }
 
 #[test]
+fn who_was_evicted_and_buried_meanwhile_is_told_and_comes_back() {
+    let mut mesh = Mesh::new(8, 12);
+    let away = mesh.id(5);
+    mesh.silent[5] = true;
+    mesh.run(Duration::from_secs(10));
+    // So many others come and go meanwhile that the replicas keep a tombstone only.
+    let leave = |i| {
+        let rank = Rank { epoch: Epoch(1), lifecycle: Lifecycle::Left, version: 1 };
+        let issued_at_ms = WALL_MS + 10_000 + i;
+        let draft = Draft { rank, issued_at_ms, payload: Payload::default() };
+        Entry::sign(&key(4, i), &mesh_name(), draft).unwrap()
+    };
+    let left: Vec<_> = (0..1_100).map(leave).collect();
+    let from = mesh.id(0);
+    for i in [0, 1, 2, 3, 4, 6, 7] {
+        mesh.input(i, Input::Entries { from, entries: left.clone(), accusations: vec![] });
+    }
+    mesh.run(Duration::from_secs(5));
+    assert!(mesh.members[0].registry.get(&away).is_none() && mesh.members[0].registry.buried(&away).is_some());
+    mesh.silent[5] = false;
+    mesh.run(Duration::from_secs(60));
+    // Told by the first vote it refutes; told by all at once it begins a new session. Either way it is back.
+    for member in &mesh.members {
+        assert!(member.registry.rank(&away).is_some_and(|rank| rank.lifecycle == Lifecycle::Serving));
+        assert_eq!(member.belief(&away), Belief::Alive);
+    }
+}
+
+#[test]
 fn one_liar_evicts_nobody_and_loses_its_voice() {
     let mut mesh = Mesh::new(24, 3);
     let (mut rounds, mut out) = (0, 0);
@@ -269,6 +301,7 @@ fn p41_a_clock_that_was_set_is_followed_by_a_new_word() {
         (WALL_MS, true),
     ] {
         let before = issued(&mesh);
+        mesh.now = mesh.members[0].expire_at;
         mesh.members[0].handle(Now { mono: mesh.now, wall_ms }, Input::Tick, &mut out);
         assert_eq!(issued(&mesh) != before, published, "{wall_ms}");
         assert!(!published || issued(&mesh) == wall_ms);

@@ -50,6 +50,19 @@ impl Accusations {
         self.of.remove(subject).unwrap_or_default()
     }
 
+    /// Drops all accusations by `accuser`, who is known no more, and returns them.
+    pub(super) fn withdraw(&mut self, accuser: &PeerId) -> Vec<Accusation> {
+        let mut withdrawn = Vec::new();
+        for accusations in self.of.values_mut() {
+            let is_theirs = |accusation: &&Accusation| accusation.accuser() == *accuser;
+            let Some(theirs) = accusations.iter().find(is_theirs).cloned() else { continue };
+            *accusations = accusations.iter().filter(|accusation| !is_theirs(accusation)).cloned().collect();
+            withdrawn.push(theirs);
+        }
+        self.of.retain(|_, accusations| !accusations.is_empty());
+        withdrawn
+    }
+
     /// All accusations against `subject`.
     pub(super) fn against(&self, subject: &PeerId) -> Arc<[Accusation]> {
         self.of.get(subject).cloned().unwrap_or_default()

@@ -56,6 +56,8 @@ pub enum Learned {
     Backwards,
     /// An accusation against an owner that is not known.
     UnknownSubject,
+    /// An accusation by somebody who is not known: keys cost nothing, and who is no peer has no say.
+    UnknownAccuser,
 }
 
 /// The replica of one peer.
@@ -120,6 +122,9 @@ impl Registry {
     /// Takes `accusation` if it is about what the registry holds of its subject.
     pub fn accuse(&mut self, accusation: Accusation) -> Learned {
         let subject = accusation.charge().subject;
+        if self.map.get(&accusation.accuser()).is_none() {
+            return Learned::UnknownAccuser;
+        }
         let Some(entry) = self.map.get(&subject) else { return Learned::UnknownSubject };
         let Some(before) = self.accusations.insert(entry, accusation) else { return Learned::Stale };
         let place = Place::of(&subject);
@@ -129,15 +134,25 @@ impl Registry {
         Learned::New
     }
 
-    /// Counts `owner` among those that are gone. Of too many, the oldest are buried.
-    pub fn depart(&mut self, owner: &PeerId) {
-        let Some(entry) = self.map.get(owner) else { return };
+    /// Counts `owner` among those that are gone. Of too many, the oldest are buried, in the same order everywhere.
+    /// Returns who was buried.
+    pub fn depart(&mut self, owner: &PeerId) -> Vec<PeerId> {
+        let Some(entry) = self.map.get(owner) else { return Vec::new() };
         self.departed.insert((entry.issued_at_ms(), entry.hash(), *owner));
+        let mut buried = Vec::new();
         while self.departed.len() > DEPARTED_MAX
             && let Some((_, _, oldest)) = self.departed.first().copied()
         {
             self.bury(&oldest);
+            buried.push(oldest);
         }
+        buried
+    }
+
+    /// The rank under the tombstone of `owner`, if there is one.
+    #[must_use]
+    pub fn buried(&self, owner: &PeerId) -> Option<Rank> {
+        self.graves.rank(Place::of(owner))
     }
 
     /// Lets go of all entries that nobody would accept any more, and of graves that are no longer needed. Returns
@@ -159,6 +174,9 @@ impl Registry {
         self.toggle(place, entry.hash());
         for accusation in &*self.accusations.refute(owner) {
             self.toggle(place, accusation.hash());
+        }
+        for withdrawn in self.accusations.withdraw(owner) {
+            self.toggle(Place::of(&withdrawn.charge().subject), withdrawn.hash());
         }
         self.departed.remove(&(entry.issued_at_ms(), entry.hash(), *owner));
         self.by_place.remove(&place);
