@@ -411,7 +411,7 @@ impl Driver {
     fn watch_clock(&mut self) {
         let skew_ms = self.core.links().skew_ms();
         self.published.skew_ms.send_replace(skew_ms);
-        self.metrics.skew_ms.set(skew_ms.unwrap_or(0));
+        self.metrics.skew_s.set(skew_ms.unwrap_or(0) as f64 / 1e3);
         self.skew = skew_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let off = self.skew.is_some_and(|skew| skew > SKEW_WARN);
         if off && self.skew_warned.is_none_or(|at| at.elapsed() > SKEW_WARN_EVERY) {

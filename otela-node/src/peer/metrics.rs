@@ -10,7 +10,7 @@ use prometheus_client::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ pub(super) struct PeerMetrics {
     beliefs: Family<State, Gauge>,
     departed: Gauge,
     graves: Gauge,
-    pub(super) skew_ms: Gauge,
+    pub(super) skew_s: Gauge<f64, AtomicU64>,
     pub(super) evicted_self: Counter,
     pub(super) entries_learned: Counter,
     entries_refused: Family<Reason, Counter>,
@@ -76,11 +76,7 @@ impl PeerMetrics {
             r.register("otela_registry_departed", "Owners that have left or were evicted", m.departed.clone());
             r.register("otela_registry_tombstones", "Owners of whom only a tombstone is kept", m.graves.clone());
             r.register("otela_registry_believed", "Present nodes, by what is believed of them", m.beliefs.clone());
-            r.register(
-                "otela_peer_clock_skew_milliseconds",
-                "Median of neighbours' clocks ahead of ours",
-                m.skew_ms.clone(),
-            );
+            r.register("otela_peer_clock_skew_seconds", "Median of neighbours' clocks ahead of ours", m.skew_s.clone());
             let refused = m.entries_refused.clone();
             r.register("otela_registry_entries_refused", "Entries and accusations refused, by reason", refused);
         });

@@ -1,13 +1,16 @@
 //! Keeping one's own session alive: refuting accusations, coming back after an eviction, noticing a twin.
 
 use super::{Member, NewSession, Output};
-use crate::{clock::Now, entry::Entry, lifecycle::Lifecycle, liveness::Case};
+use crate::{accusation::Verdict, clock::Now, entry::Entry, lifecycle::Lifecycle, liveness::Case};
 use std::time::Duration;
 
 /// An accusation is refuted at once, but not more often than this.
 const REFUTE_EVERY: Duration = Duration::from_millis(500);
 /// The word of one whom nobody believes is refuted no more often than this.
 const REFUTE_SLANDER_EVERY: Duration = Duration::from_mins(10);
+/// Where somebody votes to evict us, the other votes are on their way: they are waited for this long, so that we know
+/// whether to refute or to begin anew.
+const VOTES_WITHIN: Duration = Duration::from_millis(300);
 /// A new session after an eviction begins at once, but not more often than this.
 const REJOIN_EVERY: Duration = Duration::from_secs(1);
 /// For how long it counts that another process used our key.
@@ -19,6 +22,8 @@ pub(super) struct Defence {
     last: Option<Duration>,
     /// When the next answer is due.
     next: Option<Duration>,
+    /// Since when there are votes against us, though not enough.
+    voted_since: Option<Duration>,
     overtaken_at: Option<Duration>,
 }
 
@@ -36,8 +41,17 @@ impl Member {
             return;
         }
         let Some(case) = self.detect(now, out, &mut Vec::new(), |liveness, ctx| liveness.case_against_me(ctx)) else {
+            self.defence.voted_since = None;
             return;
         };
+        let accusations = self.registry.accusations(&self.me);
+        if case == Case::Accused && accusations.iter().any(|a| a.charge().verdict == Verdict::Evict) {
+            let until = *self.defence.voted_since.get_or_insert(now.mono) + VOTES_WITHIN;
+            if until > now.mono {
+                self.defence.next = Some(until);
+                return;
+            }
+        }
         let pause = match case {
             Case::Evicted => REJOIN_EVERY,
             Case::Accused => REFUTE_EVERY,
