@@ -17,6 +17,7 @@ use crate::{
     accusation::Accusation,
     entry::Entry,
     id::Place,
+    lifecycle::Lifecycle,
     registry::Registry,
     step::{Output, Parcel},
     wire::{Root, Say, Want},
@@ -72,6 +73,7 @@ pub(crate) struct Gossip {
     echoed: BTreeSet<PeerId>,
     push_at: Option<Duration>,
     pace: Pace,
+    last_words: Pace,
     compare_soon: Option<Duration>,
     compare_later: Option<Duration>,
     idle_compare_at: Duration,
@@ -85,6 +87,7 @@ impl Gossip {
             echoed: BTreeSet::new(),
             push_at: None,
             pace: Pace::default(),
+            last_words: Pace::default(),
             compare_soon: None,
             compare_later: None,
             idle_compare_at: IDLE_COMPARE,
@@ -93,7 +96,8 @@ impl Gossip {
 
     /// When [`Self::tick`] is due.
     pub(crate) fn wake_at(&self) -> Duration {
-        let timers = [self.push_at, self.pace.next(), self.compare_soon, self.compare_later];
+        let paced = self.pace.next().into_iter().chain(self.last_words.next()).min();
+        let timers = [self.push_at, paced, self.compare_soon, self.compare_later];
         timers.into_iter().flatten().fold(self.idle_compare_at, Duration::min)
     }
 
@@ -101,7 +105,11 @@ impl Gossip {
     pub(crate) fn learned_entry(&mut self, entry: &Entry, from: Option<PeerId>, now: Duration) {
         // Newest wins: an older copy that still waits is replaced, so who has that one is forgotten.
         let owner = entry.owner();
-        if self.pace.admit(owner, now) {
+        // Our own words are not thinned, and the last ones of a session have an allowance of their own: a node that has
+        // said much in a short life must still be heard when it says that it goes.
+        let is_last = entry.rank().lifecycle >= Lifecycle::Down;
+        let pace = if is_last { &mut self.last_words } else { &mut self.pace };
+        if from.is_none() || pace.admit(owner, now) {
             self.fresh.insert(Item::Entry(owner), (Parcel::Entry(entry.clone()), from));
         }
         self.learned(now);
@@ -142,7 +150,8 @@ impl Gossip {
         rng: &mut impl Rng,
         out: &mut Vec<Output>,
     ) {
-        for entry in self.pace.take_due(now).iter().filter_map(|owner| registry.get(owner)) {
+        let due = [self.pace.take_due(now), self.last_words.take_due(now)].concat();
+        for entry in due.iter().filter_map(|owner| registry.get(owner)) {
             self.fresh.insert(Item::Entry(entry.owner()), (Parcel::Entry(entry.clone()), None));
             self.push_at = Some(now);
         }

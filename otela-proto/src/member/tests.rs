@@ -309,6 +309,26 @@ fn p41_a_clock_that_was_set_is_followed_by_a_new_word() {
 }
 
 #[test]
+fn a_short_life_of_many_words_ends_with_one_that_is_heard() {
+    let mut mesh = Mesh::new(6, 10);
+    for n in 0..20 {
+        let labels = std::iter::once(("n".to_owned(), n.to_string())).collect();
+        mesh.input(3, Input::Announce(Box::new(Announcement { labels, ..serving() })));
+        mesh.run(Duration::from_millis(5));
+    }
+    mesh.input(3, Input::Leave);
+    mesh.input(3, Input::Tick);
+    // The process ends at once; what it has sent is on its way, and others pass it on.
+    let gone = mesh.id(3);
+    mesh.run(Duration::from_millis(16));
+    mesh.silent[3] = true;
+    mesh.run(Duration::from_millis(100));
+    for member in mesh.members.iter().filter(|m| m.me != gone) {
+        assert_eq!(member.registry.rank(&gone).unwrap().lifecycle, Lifecycle::Left);
+    }
+}
+
+#[test]
 fn to_say_the_same_again_costs_nothing() {
     let mut mesh = Mesh::new(2, 9);
     let version = |mesh: &Mesh| mesh.members[0].registry.rank(&mesh.id(0)).unwrap().version;
