@@ -19,11 +19,11 @@ use otela_proto::{
     clock::Now,
     entry::{CLOCK_SLACK, Entry, Refusal, TTL},
     id::{Epoch, Session},
-    member::{Input, Member, NewSession, Output, Settings},
+    member::{Input, Member, NewSession, Output, Parcel, Settings},
     own::Announcement,
     payload::Role,
     registry::{Belief, Node, View},
-    wire::Say,
+    wire::{Probe, Say},
 };
 use std::{
     collections::BTreeSet,
@@ -43,6 +43,9 @@ const WANT_EVERY: Duration = Duration::from_secs(5);
 const EVENTS_PER_VIEW: usize = 64;
 /// A last message to a peer whose connection is closed next has this long.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// The number of the probe that follows our last words; the core counts upwards from one and never gets there.
+const LAST_PROBE: u32 = u32::MAX;
 
 /// What the gossip task hears.
 #[derive(Debug)]
@@ -72,8 +75,10 @@ pub(super) enum Event {
     Stranger(PeerId),
     /// This peer wants to say this of itself; answered when it is on its way to neighbours.
     Announce(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
-    /// This session ends; answered when that has been written to the neighbours.
+    /// This session ends; answered when the neighbours have read that.
     Leave(oneshot::Sender<()>),
+    /// The last words are written; whether they were read only the neighbours can tell.
+    LastWordsWritten,
 }
 
 /// What other parts of the peer see of the gossip task.
@@ -126,6 +131,8 @@ pub(super) struct Driver {
     skew: Option<Duration>,
     skew_warned: Option<Instant>,
     stranger_warned: Option<Instant>,
+    /// Who has not read our last words yet, and who waits for that.
+    leaving: Option<(BTreeSet<PeerId>, oneshot::Sender<()>)>,
     /// When a first link has stood long enough to have told us what there is.
     joined_at: Option<Instant>,
     tasks: Tasks,
@@ -183,6 +190,7 @@ impl Driver {
             skew: None,
             skew_warned: None,
             stranger_warned: None,
+            leaving: None,
             // Alone by configuration: there is nobody to hear from.
             joined_at: config.bootstrap.is_empty().then_some(now),
             tasks: tasks.clone(),
@@ -243,6 +251,7 @@ impl Driver {
             Event::Disconnected { peer, id, last } => {
                 self.links.close(&peer, id);
                 if last {
+                    self.has_read(&peer);
                     self.input(Input::LinkDown(peer));
                 }
             }
@@ -250,6 +259,9 @@ impl Driver {
             Event::Failed(peer) => self.input(Input::Failed(peer)),
             Event::Served(peer) => self.input(Input::Served(peer)),
             Event::Heard(from, say) => {
+                if matches!(say, Say::Answer(answer) if answer.number == LAST_PROBE) {
+                    self.has_read(&from);
+                }
                 // A connection alone proves nothing: it may be to another mesh.
                 self.joined_at.get_or_insert(Instant::now() + SETTLE);
                 self.input(Input::Say { from, say });
@@ -273,12 +285,33 @@ impl Driver {
             Event::Leave(done) => {
                 self.input(Input::Leave);
                 self.input(Input::Tick);
-                let flushed = self.links.flushed();
-                self.tasks.spawn(async move {
-                    flushed.await;
-                    let _ = done.send(());
-                });
+                self.leaving = Some((self.core.links().peers().copied().collect(), done));
+                self.links.tell_self_when(self.links.flushed(), Event::LastWordsWritten);
             }
+            Event::LastWordsWritten => self.ask_who_has_read(),
+        }
+    }
+
+    /// What is written lies in the muxer, and would be lost with the process. A neighbour answers in order.
+    fn ask_who_has_read(&mut self) {
+        let neighbours = self.leaving.iter().flat_map(|(neighbours, _)| neighbours);
+        for neighbour in neighbours {
+            self.links.send(neighbour, &Parcel::Say(Say::Probe(Probe { number: LAST_PROBE })));
+        }
+        self.leave_if_read();
+    }
+
+    fn has_read(&mut self, neighbour: &PeerId) {
+        if let Some((neighbours, _)) = &mut self.leaving {
+            neighbours.remove(neighbour);
+            self.leave_if_read();
+        }
+    }
+
+    fn leave_if_read(&mut self) {
+        if let Some((_, done)) = self.leaving.take_if(|(neighbours, _)| neighbours.is_empty()) {
+            // One that has given up does not mind.
+            let _ = done.send(());
         }
     }
 

@@ -268,8 +268,15 @@ impl Links {
 
     /// An event of our own, told after those that wait.
     pub(super) fn tell_self(&self, event: Event) {
+        self.tell_self_when(async {}, event);
+    }
+
+    /// An event of our own, told when `something` has happened.
+    pub(super) fn tell_self_when(&self, something: impl Future<Output = ()> + Send + 'static, event: Event) {
         let events = self.events.clone();
         self.tasks.spawn(async move {
+            something.await;
+            // The gossip task is gone only while the peer stops.
             let _ = events.send(event).await;
         });
     }

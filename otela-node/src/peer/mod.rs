@@ -258,7 +258,7 @@ impl Peer {
         said.await.map_err(|_| AnnounceError::Stopped)?.map_err(AnnounceError::Refused)
     }
 
-    /// Announces Left and waits, at most `within`, until the neighbours have been sent it. The peer itself is
+    /// Announces Left and waits, at most `within`, until the neighbours have read it. The peer itself is
     /// stopped by its [`Tasks`].
     pub async fn leave(&self, within: Duration) {
         let farewell = async {
