@@ -136,8 +136,8 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
         Err(cause) => return vec![Row::unmeasured(&what, &cause)],
     };
     tokio::time::sleep(plan.settle).await;
-    let (wire_before, gossip_before, views, began) =
-        (namespace::sent(), mesh.gossip_sent(), mesh.views(), Instant::now());
+    let (wire_before, gossip_before, began) = (namespace::sent(), mesh.gossip_sent(), Instant::now());
+    let (views, opened) = (mesh.views(), mesh.connections_opened());
     tokio::time::sleep(plan.watch).await;
     let took = began.elapsed().as_secs_f64();
     let (wire, gossip) = (namespace::sent(), mesh.gossip_sent());
@@ -145,7 +145,7 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
     let wire_bytes = per_peer(wire_before.bytes, wire.bytes);
     // Whoever doubts that the mesh was idle sees it here.
     let changes = per_peer(views, mesh.views());
-    let connections = mesh.connections() as f64 / size as f64;
+    let (connections, opened) = (mesh.connections() as f64 / size as f64, per_peer(opened, mesh.connections_opened()));
     mesh.stop().await;
     let flat = *smallest.get_or_insert(wire_bytes) * FLAT_RATIO;
     let wire_row = Row::new(&format!("{what}: on the wire, all protocols"), wire_bytes, "B/s a peer");
@@ -155,6 +155,7 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
         if place == Place::Own { wire_row.reach(IDLE_BYTES.min(flat.max(1.0))) } else { wire_row },
         row("packets", per_peer(wire_before.packets, wire.packets), "/s a peer"),
         row("connections", connections, "a peer"),
+        row("connections opened", opened * 60.0, "/min a peer"),
         row("changes of the view", changes, "/s a peer"),
     ]
 }

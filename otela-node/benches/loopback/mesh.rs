@@ -69,14 +69,24 @@ impl Mesh {
         timeout(SEEN_WITHIN, write).await.ok()
     }
 
-    /// Bytes of gossip frames that all peers have sent.
-    pub(crate) fn gossip_sent(&self) -> f64 {
+    /// A counter, summed over all peers.
+    fn counter(&self, name: &str) -> f64 {
         let of = |running: &Running| {
             let text = running.metrics.render();
-            let value = text.lines().find_map(|line| line.strip_prefix("otela_gossip_sent_bytes_total "));
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             value.unwrap().parse::<f64>().unwrap()
         };
         self.peers.iter().map(of).sum()
+    }
+
+    /// Bytes of gossip frames that all peers have sent.
+    pub(crate) fn gossip_sent(&self) -> f64 {
+        self.counter("otela_gossip_sent_bytes_total")
+    }
+
+    /// Connections that all peers have ever had, each counted at both ends.
+    pub(crate) fn connections_opened(&self) -> f64 {
+        self.counter("otela_peer_connections_opened_total")
     }
 
     /// Views that all peers have published.

@@ -231,6 +231,7 @@ impl Driver {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.metrics.connections.inc();
+                self.metrics.connections_opened.inc();
                 self.dialer.connected(peer_id, connection_id, Instant::now());
                 self.bootstrap_dials.remove(&connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");

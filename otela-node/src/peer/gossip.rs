@@ -41,7 +41,7 @@ const WANT_AFTER: Duration = Duration::from_millis(20);
 const WANT_EVERY: Duration = Duration::from_secs(5);
 /// Events that are taken up before readers get a new view: building one costs about as much as ten of them.
 const EVENTS_PER_VIEW: usize = 64;
-/// A last message to a peer whose connection is closed next has this long.
+/// A last message to a peer whose connection is closed next has this long to be written, and as long again to arrive.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of the probe that follows our last words; the core counts upwards from one and never gets there.
@@ -402,6 +402,8 @@ impl Driver {
         self.tasks.spawn(async move {
             // Whether it was heard or not, the connection goes.
             let _ = tokio::time::timeout(LAST_WORDS_WITHIN, flushed).await;
+            // Closing at once would lose what lies in the muxer, and to the neighbour that looks like our death.
+            tokio::time::sleep(LAST_WORDS_WITHIN).await;
             let _ = commands.send(Command::Disconnect(peer)).await;
         });
     }

@@ -40,6 +40,11 @@ use tokio_util::{
 /// A broken stream on a standing connection is opened again after this pause.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
+/// Of several connections to one peer, the younger ones are written on for this long, so that two processes with one
+/// key learn of each other. After that they are a peer's two dials that crossed, and would double what an idle link
+/// costs.
+const SECOND_FOR: Duration = Duration::from_secs(30);
+
 /// The hashes of signed bytes that were verified not long ago: two generations, so that it is bounded and cheap.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<[HashSet<SignedHash>; 2]>);
@@ -191,12 +196,12 @@ impl Queue {
 #[derive(Debug)]
 struct Writer {
     connection: ConnectionId,
+    opened: Instant,
     queue: Arc<Queue>,
     closed: CancellationToken,
 }
 
-/// The streams that we write on, one on each connection. More than one to one peer are rare, and all of them are
-/// written: where two processes use one key, that is how both learn of it.
+/// The streams that we write on, one on each connection; those to one peer in the order in which they were opened.
 #[derive(Debug)]
 pub(super) struct Links {
     protocol: StreamProtocol,
@@ -221,7 +226,8 @@ impl Links {
         let (queue, closed) = (Arc::new(Queue::default()), CancellationToken::new());
         let (peer, id) = (connection.peer(), connection.id());
         self.close(&peer, id);
-        let writer = Writer { connection: id, queue: Arc::clone(&queue), closed: closed.clone() };
+        let writer =
+            Writer { connection: id, opened: Instant::now(), queue: Arc::clone(&queue), closed: closed.clone() };
         self.writers.entry(peer).or_default().push(writer);
         let (connection, protocol, events) = (Arc::clone(connection), self.protocol.clone(), self.events.clone());
         let metrics = self.metrics.clone();
@@ -259,7 +265,8 @@ impl Links {
 
     /// Queues a parcel. The queue is bounded: of too many the oldest go, which anti-entropy heals.
     pub(super) fn send(&self, to: &PeerId, parcel: &Parcel) {
-        for Writer { queue, .. } in self.writers.get(to).into_iter().flatten() {
+        let writers = self.writers.get(to).into_iter().flatten().enumerate();
+        for (_, Writer { queue, .. }) in writers.filter(|(n, writer)| *n == 0 || writer.opened.elapsed() < SECOND_FOR) {
             let dropped = queue.with(|outbox, _| outbox.push(parcel.clone()));
             self.metrics.parcels_dropped.inc_by(dropped as u64);
             queue.filled.notify_one();

@@ -31,6 +31,7 @@ struct State {
 pub(super) struct PeerMetrics {
     pub(super) streams_refused: Counter,
     pub(super) connections: Gauge,
+    pub(super) connections_opened: Counter,
     pub(super) dials_failed: Counter,
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
@@ -59,6 +60,7 @@ impl PeerMetrics {
         metrics.register(|r| {
             let mut add = |name: &str, help: &str, counter: &Counter| r.register(name, help, counter.clone());
             add("otela_peer_streams_refused", "Inbound streams reset because the queue was full", &m.streams_refused);
+            add("otela_peer_connections_opened", "Connections that were set up", &m.connections_opened);
             add("otela_peer_dials_failed", "Dials that reached nobody", &m.dials_failed);
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
             add("otela_peer_strangers", "Connections closed because the peer is of another mesh", &m.strangers);
