@@ -74,6 +74,7 @@ pub(crate) struct Gossip {
     push_at: Option<Duration>,
     pace: Pace,
     last_words: Pace,
+    accusers: Pace,
     compare_soon: Option<Duration>,
     compare_later: Option<Duration>,
     idle_compare_at: Duration,
@@ -86,8 +87,9 @@ impl Gossip {
             fresh: BTreeMap::new(),
             echoed: BTreeSet::new(),
             push_at: None,
-            pace: Pace::default(),
-            last_words: Pace::default(),
+            pace: Pace::new(pace::ENTRIES),
+            last_words: Pace::new(pace::ENTRIES),
+            accusers: Pace::new(pace::ACCUSATIONS),
             compare_soon: None,
             compare_later: None,
             idle_compare_at: IDLE_COMPARE,
@@ -123,8 +125,12 @@ impl Gossip {
 
     /// The replica has a new accusation; `from` has it already.
     pub(crate) fn learned_accusation(&mut self, accusation: &Accusation, from: Option<PeerId>, now: Duration) {
-        let item = Item::Accusation { subject: accusation.charge().subject, accuser: accusation.accuser() };
-        self.fresh.insert(item, (Parcel::Accusation(accusation.clone()), from));
+        let (subject, accuser) = (accusation.charge().subject, accusation.accuser());
+        // One that says the same again and again, each time in a form that replaces the last, is not passed on for ever.
+        if from.is_none() || self.accusers.spend(accuser, now) {
+            let item = Item::Accusation { subject, accuser };
+            self.fresh.insert(item, (Parcel::Accusation(accusation.clone()), from));
+        }
         self.learned(now);
     }
 

@@ -1,36 +1,50 @@
-//! How often one owner's entry is passed on: an owner that publishes without end costs others a bounded rate.
+//! How often one peer's word is passed on: one that publishes or accuses without end costs others a bounded rate.
 
 use libp2p_identity::PeerId;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Publications of one owner that are passed on at once.
-const BURST: u32 = 8;
+pub(super) const ENTRIES: u32 = 8;
+/// Accusations by one peer that are passed on at once; when half of a mesh is cut off, one jury has this many cases.
+pub(super) const ACCUSATIONS: u32 = 64;
 /// Beyond the burst, the newest one is passed on this often; so long is also the time until one more may come at once.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The pace of each owner that has published lately.
-#[derive(Debug, Default)]
+/// The pace of each peer that has said something lately.
+#[derive(Debug)]
 pub(super) struct Pace {
-    /// Up to when each owner has used its allowance: a virtual time that each publication moves on.
+    burst: u32,
+    /// Up to when each peer has used its allowance: a virtual time that each publication moves on.
     used: BTreeMap<PeerId, Duration>,
     later: BTreeMap<PeerId, Duration>,
 }
 
 impl Pace {
+    pub(super) fn new(burst: u32) -> Self {
+        Self { burst, used: BTreeMap::new(), later: BTreeMap::new() }
+    }
+
     /// Whether a publication of `owner` goes at once. If not it goes when it is due, in its newest form.
     pub(super) fn admit(&mut self, owner: PeerId, now: Duration) -> bool {
+        let at_once = self.spend(owner, now);
+        if at_once {
+            self.later.remove(&owner);
+        } else {
+            self.later.entry(owner).or_insert(now + EVERY);
+        }
+        at_once
+    }
+
+    /// Whether a word of `peer` goes at once. If not it is left to the comparison of replicas.
+    pub(super) fn spend(&mut self, peer: PeerId, now: Duration) -> bool {
         if self.used.len() > 1_024 {
             self.used.retain(|_, used| *used > now);
         }
-        let used = self.used.entry(owner).or_insert(now);
+        let (used, most) = (self.used.entry(peer).or_insert(now), now + EVERY * self.burst);
         *used = (*used).max(now) + EVERY;
-        if *used <= now + EVERY * BURST {
-            self.later.remove(&owner);
-            return true;
-        }
-        *used = now + EVERY * BURST;
-        self.later.entry(owner).or_insert(now + EVERY);
-        false
+        let fits = *used <= most;
+        *used = (*used).min(most);
+        fits
     }
 
     /// When something is due.
@@ -54,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_owner_is_thinned_and_its_last_word_goes_out() {
-        let (mut pace, owner) = (Pace::default(), PeerId::random());
+        let (mut pace, owner) = (Pace::new(ENTRIES), PeerId::random());
         let mut passed = 0;
         for n in 0..10_000 {
             let now = Duration::from_millis(n);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    accusation::Accusation,
+    accusation::{Accusation, Verdict},
     clock::Now,
     entry::{Draft, Rank},
     gossip::Outbox,
@@ -253,12 +253,7 @@ fn one_liar_evicts_nobody_and_loses_its_voice() {
         let victims: Vec<_> =
             (1..24).map(|i| (mesh.id(i), mesh.members[0].registry.rank(&mesh.id(i)).unwrap())).collect();
         for (subject, rank) in victims {
-            let charge = Charge {
-                subject,
-                epoch: rank.epoch,
-                version: rank.version,
-                verdict: crate::accusation::Verdict::Evict,
-            };
+            let charge = Charge { subject, epoch: rank.epoch, version: rank.version, verdict: Verdict::Evict };
             let lie = Accusation::sign(&mesh.keys[0], &mesh_name(), charge, WALL_MS).unwrap();
             let from = mesh.id(0);
             for i in 1..24 {
@@ -402,4 +397,28 @@ fn malformed_frames_are_named_and_change_nothing() {
         mesh.input(0, Input::Say { from, say });
         assert!(matches!(mesh.log[..], [(0, Output::Malformed(peer))] if peer == from), "{:?}", mesh.log);
     }
+}
+
+#[test]
+fn one_accusation_in_ever_new_forms_is_passed_on_at_a_bounded_rate() {
+    let mut mesh = Mesh::new(8, 5);
+    let (accuser, accused) = (3, mesh.id(5));
+    let rank = mesh.members[1].registry.rank(&accused).unwrap();
+    let charge = Charge { subject: accused, epoch: rank.epoch, version: rank.version, verdict: Verdict::Suspect };
+    let form = |n| Accusation::sign(&mesh.keys[accuser], &mesh_name(), charge, WALL_MS + n).unwrap();
+    let mut forms: Vec<_> = (0..2_000).map(form).collect();
+    forms.sort_by_key(Accusation::hash);
+    // The accused itself is silent, or it would refute.
+    mesh.silent[5] = true;
+    let (from, sent) = (mesh.id(accuser), mesh.sent);
+    for form in forms {
+        mesh.input(1, Input::Entries { from, entries: Vec::new(), accusations: vec![form] });
+        mesh.run(Duration::from_millis(3));
+    }
+    // 64 at once and two a second from then on, over a handful of links; 13,500 frames if nobody counted.
+    let passed = mesh.sent - sent;
+    assert!(passed < 2_000, "{passed} frames");
+    mesh.run(Duration::from_secs(2));
+    let hash_at = |i: usize| mesh.members[i].registry.accusations(&accused).first().map(Accusation::hash);
+    assert!(hash_at(1).is_some() && hash_at(1) == hash_at(7), "the last form arrives all the same");
 }
