@@ -11,7 +11,7 @@ use otela_proto::{
     wire::Entries,
 };
 use rand::RngExt;
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, ops::Range, time::Duration};
 
 /// Time for a mesh to make the connections that it wants, once everybody knows everybody.
 const FORMING: Duration = Duration::from_secs(20);
@@ -141,13 +141,14 @@ impl World {
         })
     }
 
-    /// One cycle of a peer that nobody has met before: it joins through some running host and leaves again. `number`
-    /// makes it. Only its statements are there, not its process.
-    pub(crate) fn cycle(&mut self, number: usize) {
+    /// One cycle of peers that nobody has met before: they join through some running host and leave again. `numbers`
+    /// makes them. Only their statements are there, not their processes.
+    pub(crate) fn cycle(&mut self, numbers: Range<usize>) {
         let running: Vec<_> = self.running().map(|host| host.number).collect();
         let at = running[self.rng.random_range(0..running.len())];
         for lifecycle in [Lifecycle::Serving, Lifecycle::Left] {
-            let signed = self.ghosts(number, 1, lifecycle, Duration::ZERO).into_iter().map(Bytes::from).collect();
+            let ghosts = self.ghosts(numbers.start, numbers.len(), lifecycle, Duration::ZERO);
+            let signed = ghosts.into_iter().map(Bytes::from).collect();
             let now_ms = self.hosts[at].wall_ms(self.now);
             let opened = self.verifier.open(&Entries { signed, accusations: Vec::new() }, now_ms);
             let from = opened.entries.first().map_or(self.hosts[at].peer, Entry::owner);

@@ -73,11 +73,11 @@ fn p43_joins_and_leaves_leave_nothing_behind_and_nothing_comes_back() {
     // It goes away with an old state in its memory.
     run(&mut world, &[Op::Cut { hosts: vec![6], one_way: false }]);
     for number in 0..50 {
-        world.cycle(number);
+        world.cycle(number..number + 1);
     }
     let mut largest = 0;
     for number in 50..CYCLES {
-        world.cycle(number);
+        world.cycle(number..number + 1);
         largest = largest.max(world.member(0).registry().len());
     }
     world.run_for(Duration::from_secs(30));
