@@ -32,7 +32,8 @@ pub(crate) fn expect(world: &World, expected: Expected) -> Result<(), String> {
 /// # Errors
 /// What does not hold, and where.
 pub(crate) fn at_any_moment(world: &World) -> Result<(), String> {
-    let liars: BTreeSet<_> = world.hosts.iter().filter(|host| host.is_liar).map(|host| host.peer).collect();
+    let now_lying = world.hosts.iter().filter(|host| host.is_liar).map(|host| host.peer);
+    let liars: BTreeSet<_> = world.liars.iter().copied().chain(now_lying).collect();
     for host in world.running() {
         let registry = world.member(host.number).registry();
         if registry.len() > OWNERS_MAX + DEPARTED_MAX

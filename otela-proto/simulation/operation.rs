@@ -153,7 +153,7 @@ impl World {
                 self.broadcast(*by, &[signed], &[]);
             }
             Op::Accuse { by, of } if self.hosts[*by].is_running() && by != of => {
-                self.hosts[*by].is_liar = true;
+                self.lies(*by);
                 let victim = self.hosts[*of].peer;
                 let accusation = self.accusation(*by, &victim, Verdict::Evict);
                 self.broadcast(*by, &[], accusation.as_slice());
@@ -165,7 +165,7 @@ impl World {
 
     /// Sends `count` statements to all neighbours, in pages of a hundred.
     fn flood(&mut self, by: usize, with: Flood, count: usize) {
-        self.hosts[by].is_liar = true;
+        self.lies(by);
         let everybody: Vec<_> = self.hosts.iter().filter(|host| host.number != by).map(|host| host.peer).collect();
         for first in (0..count).step_by(100) {
             let page = first..count.min(first + 100);

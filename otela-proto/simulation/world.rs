@@ -23,7 +23,7 @@ use otela_proto::{
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{
     cmp::Ordering,
-    collections::{BinaryHeap, HashMap, HashSet},
+    collections::{BTreeSet, BinaryHeap, HashMap, HashSet},
     time::Duration,
 };
 
@@ -106,6 +106,8 @@ pub(crate) struct World {
     pub(crate) bootstraps: Vec<usize>,
     /// What each honest owner has ever said of itself.
     pub(crate) spoken: HashMap<PeerId, HashSet<SignedHash>>,
+    /// Peers that a liar has been, under whatever key.
+    pub(crate) liars: BTreeSet<PeerId>,
     pub(crate) watch: Option<Watch>,
     /// When something that speaks against somebody was believed, by whom, of whom. Only kept while asked for.
     pub(crate) doubts: Option<Vec<(Duration, usize, PeerId, Belief)>>,
@@ -149,6 +151,7 @@ impl World {
             verifier: Verifier::new(mesh()),
             bootstraps: (0..hosts.min(3)).collect(),
             spoken: HashMap::new(),
+            liars: BTreeSet::new(),
             watch: None,
             doubts: None,
             links_made: 0,
@@ -378,6 +381,12 @@ impl World {
     /// What all hosts have sent since the last time, by host.
     pub(crate) fn take_traffic(&mut self) -> Vec<Traffic> {
         self.hosts.iter_mut().map(|host| std::mem::take(&mut host.traffic)).collect()
+    }
+
+    /// From now on nothing is expected of what this host says.
+    pub(crate) fn lies(&mut self, host: usize) {
+        self.hosts[host].is_liar = true;
+        self.liars.insert(self.hosts[host].peer);
     }
 
     /// The core of a host that has a process.

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[test]
 fn p28_what_its_owner_did_not_write_is_refused_and_counted() {
     let mut world = World::formed(8, 1, 0.0);
-    world.hosts[2].is_liar = true;
+    world.lies(2);
     for kind in FORGERIES {
         let before = refused(&world, kind.reason());
         let neighbours = world.hosts[2].links.len() as u64;
