@@ -11,6 +11,11 @@ const REFUTE_SLANDER_EVERY: Duration = Duration::from_mins(10);
 /// Where somebody votes to evict us, the other votes are on their way: they are waited for this long, so that we know
 /// whether to refute or to begin anew.
 const VOTES_WITHIN: Duration = Duration::from_millis(300);
+/// After a sleep of the shortest grace or more, whatever is said against us is what was agreed meanwhile, and not all of
+/// it may be here: it is waited for this long, and then one vote to evict us is as good as a quorum.
+const NEWS_WITHIN: Duration = Duration::from_secs(3);
+/// So long after waking an accusation counts as what came of the sleep.
+const NEWS_FOR: Duration = Duration::from_secs(30);
 /// A new session after an eviction begins at once, but not more often than this.
 const REJOIN_EVERY: Duration = Duration::from_secs(1);
 /// For how long it counts that another process used our key.
@@ -25,11 +30,29 @@ pub(super) struct Defence {
     /// Since when there are votes against us, though not enough.
     voted_since: Option<Duration>,
     overtaken_at: Option<Duration>,
+    /// When we woke from a sleep that was long enough to be evicted in.
+    woke_at: Option<Duration>,
 }
 
 impl Defence {
     pub(super) fn wake_at(&self) -> Option<Duration> {
         self.next
+    }
+
+    /// We have just woken from a long sleep.
+    pub(super) fn woke(&mut self, now: Duration) {
+        self.woke_at = Some(now);
+    }
+
+    /// Until when more is waited for that is said against us, before an answer.
+    fn wait(&mut self, has_votes: bool, now: Duration) -> Option<Duration> {
+        let news = self.woke_at.map(|woke| woke + NEWS_WITHIN);
+        let votes = has_votes.then(|| *self.voted_since.get_or_insert(now) + VOTES_WITHIN);
+        news.max(votes).filter(|until| *until > now)
+    }
+
+    fn has_slept(&self, now: Duration) -> bool {
+        self.woke_at.is_some_and(|woke| woke + NEWS_FOR > now)
     }
 }
 
@@ -45,13 +68,14 @@ impl Member {
             return;
         };
         let accusations = self.registry.accusations(&self.me);
-        if case == Case::Accused && accusations.iter().any(|a| a.charge().verdict == Verdict::Evict) {
-            let until = *self.defence.voted_since.get_or_insert(now.mono) + VOTES_WITHIN;
-            if until > now.mono {
-                self.defence.next = Some(until);
-                return;
-            }
+        let has_votes = accusations.iter().any(|a| a.charge().verdict == Verdict::Evict);
+        if case != Case::Evicted
+            && let Some(until) = self.defence.wait(has_votes, now.mono)
+        {
+            self.defence.next = Some(until);
+            return;
         }
+        let case = if has_votes && self.defence.has_slept(now.mono) { Case::Evicted } else { case };
         let pause = match case {
             Case::Evicted => REJOIN_EVERY,
             Case::Accused => REFUTE_EVERY,
@@ -63,6 +87,7 @@ impl Member {
         }
         self.defence.last = Some(now.mono);
         if case == Case::Evicted {
+            self.defence.woke_at = None;
             let seen = self.own.session().epoch;
             self.own.renew_session(seen, now.wall_ms);
             out.push(Output::NewSession(NewSession::Evicted));

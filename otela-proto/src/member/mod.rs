@@ -94,7 +94,11 @@ impl Member {
 
     /// Takes one input at `now` and appends what has to be done to `out`.
     pub fn handle(&mut self, now: Now, input: Input, out: &mut Vec<Output>) {
-        if self.liveness.woke(self.wake_at(), now.mono) {
+        let due = self.wake_at();
+        if self.liveness.woke(due, now.mono) {
+            if now.mono >= due + self.settings.grace_near {
+                self.defence.woke(now.mono);
+            }
             // What was missed meanwhile is asked for at once, from everybody.
             for peer in self.links.peers() {
                 gossip::compare_with(*peer, &self.registry, out);

@@ -422,3 +422,23 @@ fn one_accusation_in_ever_new_forms_is_passed_on_at_a_bounded_rate() {
     let hash_at = |i: usize| mesh.members[i].registry.accusations(&accused).first().map(Accusation::hash);
     assert!(hash_at(1).is_some() && hash_at(1) == hash_at(7), "the last form arrives all the same");
 }
+
+#[test]
+fn who_wakes_from_a_long_sleep_and_hears_one_vote_waits_for_the_others_and_then_begins_anew() {
+    let mut mesh = Mesh::new(8, 6);
+    let (sleeper, before) = (5, mesh.members[5].session());
+    let rank = mesh.members[sleeper].registry.rank(&mesh.id(sleeper)).unwrap();
+    // Nobody else runs, so that nothing comes but what is said here.
+    mesh.silent = vec![true; 8];
+    mesh.now += Duration::from_secs(20);
+    let charge =
+        Charge { subject: mesh.id(sleeper), epoch: rank.epoch, version: rank.version, verdict: Verdict::Evict };
+    let vote = Accusation::sign(&mesh.keys[2], &mesh_name(), charge, WALL_MS).unwrap();
+    let from = mesh.id(2);
+    mesh.input(sleeper, Input::Entries { from, entries: Vec::new(), accusations: vec![vote] });
+    mesh.silent[sleeper] = false;
+    mesh.run(Duration::from_millis(2_900));
+    assert_eq!(mesh.members[sleeper].own.rank(), rank, "neither refuted nor begun anew");
+    mesh.run(Duration::from_millis(200));
+    assert!(mesh.members[sleeper].session() > before);
+}
