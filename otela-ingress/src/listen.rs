@@ -68,7 +68,7 @@ impl Ingress {
             if drains.is_draining() {
                 return Err("stopping".to_owned());
             }
-            if joins.has_joined() { Ok(()) } else { Err("no bootstrap has answered yet".to_owned()) }
+            joins.not_joined().map_or(Ok(()), |reason| Err(reason.to_owned()))
         });
         let observed = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
         let closing = CancellationToken::new();

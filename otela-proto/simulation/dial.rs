@@ -42,7 +42,6 @@ impl World {
         let reached = reached(&machine.links, &self.links, host);
         let is_connected = |target: &Target| reached.contains(target);
         let due = machine.driver.take_due(self.now, is_connected);
-        machine.notes.dials_max = machine.notes.dials_max.max(machine.driver.under_way());
         for target in due {
             self.begin_dial(host, target);
         }

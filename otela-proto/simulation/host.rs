@@ -39,8 +39,6 @@ pub(crate) struct Notes {
     pub(crate) new_sessions: Vec<NewSession>,
     /// Peers that it was to reach, all in all.
     pub(crate) reached_for: u64,
-    /// Most dials at once.
-    pub(crate) dials_max: usize,
     /// It was told that another process goes on with its key.
     pub(crate) is_twin: bool,
 }

@@ -171,11 +171,12 @@ async fn p48_of_two_machines_with_one_key_the_older_process_stops_and_says_why()
         older.process.output()
     );
     let began = Instant::now();
-    let mut steady = 0;
+    let (mut steady, mut session) = (0, Value::Null);
     while steady < 20 && began.elapsed() < SOON {
-        let node = relay.sees(&younger.id).await;
+        let mut node = relay.sees(&younger.id).await;
         let good = node["belief"]["state"] == "alive" && node["lifecycle"] == json!("join");
-        steady = if good { steady + 1 } else { 0 };
+        let before = std::mem::replace(&mut session, node["session"].take());
+        steady = if good && before == session { steady + 1 } else { 0 };
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(steady == 20 && !younger.process.output().contains("ERROR"), "{}", younger.process.output());

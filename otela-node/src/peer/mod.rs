@@ -35,7 +35,7 @@ use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
-    entry::Refusal,
+    entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
     wire::{gossip_protocol, http_protocol},
@@ -197,6 +197,15 @@ impl Peer {
     #[must_use]
     pub fn has_joined(&self) -> bool {
         *self.inner.published.joined.borrow()
+    }
+
+    /// Why this peer has not joined, in a few words, or `None` if it has.
+    #[must_use]
+    pub fn not_joined(&self) -> Option<&'static str> {
+        let off = self.skew_ms().is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) > CLOCK_SLACK);
+        let reason =
+            if off { "this machine's clock is hours off its neighbours'" } else { "no bootstrap has answered yet" };
+        (!self.has_joined()).then_some(reason)
     }
 
     /// Resolves when another process was found to use this peer's key and to go on: this one must stop.

@@ -141,10 +141,12 @@ async fn p40_a_dead_node_is_out_of_rotation_at_once() {
     // Nothing is announced: the process is gone.
     node.tasks.shutdown(Duration::ZERO).await;
     drop(node);
+    let gone = tokio::time::Instant::now();
     until(&relay.peer, "out of rotation", |view| {
         ready(view, "m") == 0 && view.node(&id).unwrap().belief != Belief::Alive
     })
     .await;
+    assert!(gone.elapsed() < Duration::from_secs(4), "well before anybody could evict it: {:?}", gone.elapsed());
     assert!(ask(&relay.peer, &id, "x").await.is_err_and(|error| !error.delivered()));
 }
 

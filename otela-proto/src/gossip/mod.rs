@@ -34,7 +34,7 @@ use std::{
 const PUSH_BATCH: Duration = Duration::from_millis(2);
 /// After something new was learned, roots are compared soon, and again later.
 const COMPARE_SOON: Duration = Duration::from_millis(120);
-/// See [`COMPARE_SOON`]. Under steady change replicas never agree; then they are compared at this pace.
+/// See [`COMPARE_SOON`]. Under steady change replicas never agree; then both comparisons come again each time this is over.
 const COMPARE_LATER: Duration = Duration::from_millis(600);
 /// Roots are compared with somebody this often, give or take a fifth, when nothing happens.
 const IDLE_COMPARE: Duration = Duration::from_secs(10);

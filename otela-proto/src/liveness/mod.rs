@@ -1,7 +1,7 @@
 //! Failure detector (OpenTela section 3.4): who lives, as far as this peer can tell.
 //!
-//! One probe a second goes to the ring successor, so that everybody is watched by somebody every second, and half as
-//! many to the neighbour that was silent longest. No answer: three helpers on three different paths are asked. All
+//! One probe a second goes to the ring successor, so that everybody is watched by somebody every second, and now
+//! and then one to the neighbour that was silent longest. No answer: three helpers on three different paths are asked. All
 //! silent: the subject is accused as suspect; others near it on the ring look for themselves. Silent for the grace
 //! period as well: the vote is to evict. Any traffic from the subject is an answer. Liveness is judged on our own
 //! monotonic clock by what we received ourselves; hearsay never extends a life.

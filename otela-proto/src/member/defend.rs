@@ -97,7 +97,7 @@ impl Member {
 
     /// Whether `entry`, which is ours by its signature, is not of this run. The first time it may be from an earlier
     /// life, which our clock now lies behind; so this run goes above it. Again, and somebody answers: another process
-    /// uses our key. The run that was overtaken first is the older one; it stops.
+    /// uses our key. The run of the lower epoch is overtaken first, which as a rule is the older one; it stops.
     pub(super) fn overtaken_by(&mut self, entry: &Entry, now: Now, out: &mut Vec<Output>) -> bool {
         let (theirs, ours) = (entry.rank(), self.own.rank());
         let known = self.registry.get(&self.me).map(Entry::hash);

@@ -16,7 +16,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let view = peer.view();
     let own = view.node(&peer.id()).map(|node| &node.entry);
     let refusals = peer.refusals();
-    let mut warnings = warnings(peer.has_joined(), &refusals);
+    let mut warnings = warnings(peer.not_joined(), &refusals);
     warnings.extend(clock_warning(peer.skew_ms()));
     json!({
         "id": peer.id().to_string(),
@@ -86,11 +86,13 @@ fn connections(peer: &Peer) -> Vec<Value> {
 }
 
 /// What somebody should look at: a code, and a line that says what to do.
-fn warnings(joined: bool, refusals: &[(&'static str, &'static str, u64)]) -> Vec<(&'static str, String)> {
+fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u64)]) -> Vec<(&'static str, String)> {
     let mut warnings = Vec::new();
-    if !joined {
-        let message = "No bootstrap has answered yet: check the addresses given with --bootstrap.";
-        warnings.push(("not_joined", message.to_owned()));
+    if let Some(reason) = not_joined {
+        let message = format!(
+            "Not part of the mesh: {reason}. Check the addresses given with --bootstrap, and the clock against a time server."
+        );
+        warnings.push(("not_joined", message));
     }
     let future =
         |(what, reason, _): &&(&str, &str, u64)| *what == "entries" && *reason == Refusal::FromTheFuture.reason();
@@ -128,12 +130,12 @@ mod tests {
 
     #[test]
     fn warnings_say_what_to_do_and_are_silent_when_all_is_well() {
-        assert!(warnings(true, &[("entries", "malformed", 3)]).is_empty());
+        assert!(warnings(None, &[("entries", "malformed", 3)]).is_empty());
         let codes =
             |warnings: Vec<(&'static str, String)>| warnings.into_iter().map(|(code, _)| code).collect::<Vec<_>>();
-        assert_eq!(codes(warnings(false, &[])), ["not_joined"]);
+        assert_eq!(codes(warnings(Some("no bootstrap has answered yet"), &[])), ["not_joined"]);
         let refused = [("entries", "from_the_future", 3), ("strangers", "other_mesh", 1)];
-        assert_eq!(codes(warnings(true, &refused)), ["from_the_future", "strangers"]);
+        assert_eq!(codes(warnings(None, &refused)), ["from_the_future", "strangers"]);
     }
 
     #[test]
