@@ -7,6 +7,7 @@ use super::{
     config::PeerConfig,
     defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
     driver::Command,
+    farewell::{self, Farewells},
     link::Links,
     metrics::PeerMetrics,
     streams::Streams,
@@ -23,7 +24,7 @@ use otela_proto::{
     own::Announcement,
     payload::Role,
     registry::{Belief, Node, View},
-    wire::{Probe, Say},
+    wire::Say,
 };
 use std::{
     collections::BTreeSet,
@@ -41,11 +42,8 @@ const WANT_AFTER: Duration = Duration::from_millis(20);
 const WANT_EVERY: Duration = Duration::from_secs(5);
 /// Events that are taken up before readers get a new view: building one costs about as much as ten of them.
 const EVENTS_PER_VIEW: usize = 64;
-/// A last message to a peer whose connection is closed next has this long to be written, and as long again to arrive.
+/// A last message to a peer whose connection is closed next has this long to be read.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
-
-/// The number of the probe that follows our last words; the core counts upwards from one and never gets there.
-const LAST_PROBE: u32 = u32::MAX;
 
 /// What the gossip task hears.
 #[derive(Debug)]
@@ -77,8 +75,8 @@ pub(super) enum Event {
     Announce(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
     /// This session ends; answered when the neighbours have read that.
     Leave(oneshot::Sender<()>),
-    /// The last words are written; whether they were read only the neighbours can tell.
-    LastWordsWritten,
+    /// The last words to these are written; whether they were read only they can tell. Who waits for that.
+    LastWordsWritten(BTreeSet<PeerId>, oneshot::Sender<()>),
 }
 
 /// What other parts of the peer see of the gossip task.
@@ -131,8 +129,7 @@ pub(super) struct Driver {
     skew: Option<Duration>,
     skew_warned: Option<Instant>,
     stranger_warned: Option<Instant>,
-    /// Who has not read our last words yet, and who waits for that.
-    leaving: Option<(BTreeSet<PeerId>, oneshot::Sender<()>)>,
+    farewells: Farewells,
     /// When a first link has stood long enough to have told us what there is.
     joined_at: Option<Instant>,
     tasks: Tasks,
@@ -190,7 +187,7 @@ impl Driver {
             skew: None,
             skew_warned: None,
             stranger_warned: None,
-            leaving: None,
+            farewells: Farewells::default(),
             // Alone by configuration: there is nobody to hear from.
             joined_at: config.bootstrap.is_empty().then_some(now),
             tasks: tasks.clone(),
@@ -251,7 +248,7 @@ impl Driver {
             Event::Disconnected { peer, id, last } => {
                 self.links.close(&peer, id);
                 if last {
-                    self.has_read(&peer);
+                    self.farewells.has_read(&peer);
                     self.input(Input::LinkDown(peer));
                 }
             }
@@ -259,8 +256,8 @@ impl Driver {
             Event::Failed(peer) => self.input(Input::Failed(peer)),
             Event::Served(peer) => self.input(Input::Served(peer)),
             Event::Heard(from, say) => {
-                if matches!(say, Say::Answer(answer) if answer.number == LAST_PROBE) {
-                    self.has_read(&from);
+                if farewell::is_answer(&say) {
+                    self.farewells.has_read(&from);
                 }
                 // A connection alone proves nothing: it may be to another mesh.
                 self.joined_at.get_or_insert(Instant::now() + SETTLE);
@@ -285,34 +282,24 @@ impl Driver {
             Event::Leave(done) => {
                 self.input(Input::Leave);
                 self.input(Input::Tick);
-                self.leaving = Some((self.core.links().peers().copied().collect(), done));
-                self.links.tell_self_when(self.links.flushed(), Event::LastWordsWritten);
+                self.say_last(self.core.links().peers().copied().collect(), done);
             }
-            Event::LastWordsWritten => self.ask_who_has_read(),
+            Event::LastWordsWritten(neighbours, done) => self.ask_who_has_read(neighbours, done),
         }
     }
 
-    /// What is written lies in the muxer, and would be lost with the process. A neighbour answers in order.
-    fn ask_who_has_read(&mut self) {
-        let neighbours = self.leaving.iter().flat_map(|(neighbours, _)| neighbours);
-        for neighbour in neighbours {
-            self.links.send(neighbour, &Parcel::Say(Say::Probe(Probe { number: LAST_PROBE })));
-        }
-        self.leave_if_read();
+    /// Sends what is queued for `neighbours` and asks whether they have read it; `done` is told.
+    fn say_last(&self, neighbours: BTreeSet<PeerId>, done: oneshot::Sender<()>) {
+        let flushed = self.links.flushed_to(&neighbours);
+        self.links.tell_self_when(flushed, Event::LastWordsWritten(neighbours, done));
     }
 
-    fn has_read(&mut self, neighbour: &PeerId) {
-        if let Some((neighbours, _)) = &mut self.leaving {
-            neighbours.remove(neighbour);
-            self.leave_if_read();
+    fn ask_who_has_read(&mut self, mut neighbours: BTreeSet<PeerId>, done: oneshot::Sender<()>) {
+        neighbours.retain(|neighbour| self.core.links().contains(neighbour));
+        for neighbour in &neighbours {
+            self.links.send(neighbour, &Parcel::Say(farewell::question()));
         }
-    }
-
-    fn leave_if_read(&mut self) {
-        if let Some((_, done)) = self.leaving.take_if(|(neighbours, _)| neighbours.is_empty()) {
-            // One that has given up does not mind.
-            let _ = done.send(());
-        }
+        self.farewells.wait_for(neighbours, done);
     }
 
     fn on_tick(&mut self) {
@@ -398,12 +385,11 @@ impl Driver {
     }
 
     fn close(&mut self, peer: PeerId) {
-        let (flushed, commands) = (self.links.flushed_to(&peer), self.commands.clone());
+        let ((done, read), commands) = (oneshot::channel(), self.commands.clone());
+        self.say_last([peer].into(), done);
         self.tasks.spawn(async move {
-            // Whether it was heard or not, the connection goes.
-            let _ = tokio::time::timeout(LAST_WORDS_WITHIN, flushed).await;
-            // Closing at once would lose what lies in the muxer, and to the neighbour that looks like our death.
-            tokio::time::sleep(LAST_WORDS_WITHIN).await;
+            // Whether it was read or not, the connection goes.
+            let _ = tokio::time::timeout(LAST_WORDS_WITHIN, read).await;
             let _ = commands.send(Command::Disconnect(peer)).await;
         });
     }

@@ -22,7 +22,7 @@ use otela_proto::{
 };
 use prost::Message;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -288,17 +288,10 @@ impl Links {
         });
     }
 
-    /// Resolves when what is queued now has been written to every neighbour, or cannot be.
-    pub(super) fn flushed(&self) -> impl Future<Output = ()> + Send + 'static {
-        let waits: Vec<_> = self.writers.values().flatten().map(|writer| flush(&writer.queue)).collect();
-        async {
-            join_all(waits).await;
-        }
-    }
-
-    /// The same for one neighbour.
-    pub(super) fn flushed_to(&self, peer: &PeerId) -> impl Future<Output = ()> + Send + 'static {
-        let waits: Vec<_> = self.writers.get(peer).into_iter().flatten().map(|writer| flush(&writer.queue)).collect();
+    /// Resolves when what is queued now for `neighbours` has been written to each of them, or cannot be.
+    pub(super) fn flushed_to(&self, neighbours: &BTreeSet<PeerId>) -> impl Future<Output = ()> + Send + 'static {
+        let writers = neighbours.iter().filter_map(|neighbour| self.writers.get(neighbour)).flatten();
+        let waits: Vec<_> = writers.map(|writer| flush(&writer.queue)).collect();
         async {
             join_all(waits).await;
         }

@@ -9,6 +9,7 @@ mod config;
 mod defaults;
 mod dialer;
 mod driver;
+mod farewell;
 mod frames;
 mod gossip;
 pub mod hop;
