@@ -17,7 +17,7 @@ async fn ids(to: SocketAddr, query: &str) -> BTreeSet<String> {
     nodes.iter().map(|node| node["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Adds a node without an engine, and waits until `n` nodes are listed.
+/// Adds a node without an engine, and waits until `n` nodes are listed and this one has said all that it will say.
 async fn idle(mesh: &mut Mesh, labels: &str, n: usize) {
     let node = Otela::run([
         "start",
@@ -32,10 +32,14 @@ async fn idle(mesh: &mut Mesh, labels: &str, n: usize) {
     ]);
     mesh.nodes.push(node);
     eventually("one more node", async || (mesh.listed().await.len() == n).then_some(())).await;
-    // What it is labelled with is said after it has joined.
-    let label = labels.split(',').next().unwrap();
-    eventually("its labels", async || (!ids(mesh.http, &format!("label={label}")).await.is_empty()).then_some(()))
-        .await;
+    // Addresses, labels and hardware are each said when they are known, in any order.
+    let query = format!("{NODES}?label={}", labels.split(',').next().unwrap());
+    eventually("its labels, addresses and hardware", async || {
+        let found = get(mesh.http, &query).await.json()["nodes"].as_array().unwrap().clone();
+        let whole = |node: &Value| node["hardware"].is_object() && node["addresses"][0].is_string();
+        (!found.is_empty() && found.iter().all(whole)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
