@@ -5,6 +5,7 @@
 mod churn;
 mod cli;
 mod faults;
+mod ghosts;
 mod lab;
 mod life;
 mod registry;

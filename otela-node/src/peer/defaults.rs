@@ -38,8 +38,10 @@ pub(super) const REDIAL_MAX: Duration = Duration::from_secs(60);
 pub(super) const COURTESY: Duration = Duration::from_millis(300);
 /// A connection that lasted this long was a good one.
 pub(super) const STEADY_AFTER: Duration = Duration::from_secs(10);
-/// Dials under way at once: a mesh of dead addresses must not starve the living ones.
+/// Dials under way at once: a mesh of dead addresses must not starve the living ones...
 pub(super) const DIALS_MAX: usize = 32;
+/// ...nor keep a request waiting: so many of them begin only if somebody waits.
+pub(super) const DIALS_RESERVED: usize = 8;
 /// Peers of an earlier run are dialled this long after the configured bootstraps, which are usually enough...
 pub(super) const REMEMBERED_AFTER: Duration = Duration::from_secs(2);
 /// ...this many at once...

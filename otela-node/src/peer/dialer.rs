@@ -4,8 +4,8 @@
 
 use super::{
     defaults::{
-        ADDRESSES_MAX, COURTESY, DIALS_MAX, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX,
-        REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
+        ADDRESSES_MAX, COURTESY, DIALS_MAX, DIALS_RESERVED, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER,
+        REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
     },
     state::Known,
 };
@@ -138,10 +138,11 @@ impl Dialer {
     /// [`Self::refused`].
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let room = DIALS_MAX.saturating_sub(self.under_way());
+        let room_unless_awaited = room.saturating_sub(DIALS_RESERVED);
         let mut room_for_remembered = self.room_for_remembered();
         let mut due: Vec<_> = self.attempts.iter_mut().filter(|(_, a)| a.is_due(now)).collect();
         // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
-        due.sort_by_key(|(target, a)| (a.waiters.is_empty(), target.is_remembered(), a.failures, a.next));
+        due.sort_by_key(|(target, a)| (!a.is_awaited(), target.is_remembered(), a.failures, a.next));
         due.retain(|(target, _)| {
             let fits = !target.is_remembered() || room_for_remembered > 0;
             room_for_remembered = room_for_remembered.saturating_sub(usize::from(target.is_remembered()));
@@ -151,17 +152,23 @@ impl Dialer {
             attempt.under_way = true;
             Due { target: *target, peer: attempt.wanted, addresses: attempt.preferred() }
         };
-        due.into_iter().take(room).map(take).collect()
+        let fits =
+            |(n, (_, a)): &(usize, (_, &mut Attempt))| *n < if a.is_awaited() { room } else { room_unless_awaited };
+        due.into_iter().enumerate().filter(fits).map(|(_, attempt)| take(attempt)).collect()
     }
 
     /// When the next dial is due.
     pub(super) fn next(&self) -> Option<Instant> {
         let remembered_too = self.room_for_remembered() > 0;
-        let waiting = self
-            .attempts
-            .iter()
-            .filter(|(target, a)| a.connected.is_none() && !a.under_way && (remembered_too || !target.is_remembered()));
-        (self.under_way() < DIALS_MAX).then(|| waiting.map(|(_, a)| a.next).min()).flatten()
+        let under_way = self.under_way();
+        let others_too = under_way < DIALS_MAX - DIALS_RESERVED;
+        let waiting = self.attempts.iter().filter(|(target, a)| {
+            a.connected.is_none()
+                && !a.under_way
+                && (others_too || a.is_awaited())
+                && (remembered_too || !target.is_remembered())
+        });
+        (under_way < DIALS_MAX).then(|| waiting.map(|(_, a)| a.next).min()).flatten()
     }
 
     /// How many more peers of an earlier run may be dialled now.
@@ -261,6 +268,10 @@ impl Attempt {
             dialled: false,
             waiters: Vec::new(),
         }
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.waiters.iter().any(|waiter| !waiter.is_closed())
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -377,11 +388,29 @@ mod tests {
         let wanted = (0..500).map(|n| (PeerId::random(), vec![address(n)])).collect();
         dialer.want(wanted, |_| false, &lowest(), now);
         let due = dialer.take_due(now);
-        assert_eq!(due.len(), DIALS_MAX);
+        assert_eq!(due.len(), DIALS_MAX - DIALS_RESERVED);
         for (n, due) in due.iter().enumerate() {
             dialer.started(due.target, ConnectionId::new_unchecked(n));
         }
         assert_eq!(dialer.next(), None, "no more than that at once");
+        // But for those that somebody waits for.
+        let waiters = [0; DIALS_RESERVED + 1].map(|_| {
+            let (waiter, told) = oneshot::channel();
+            dialer.hurry(PeerId::random(), vec![address(2)], Some(waiter), now);
+            told
+        });
+        assert_eq!(dialer.next(), Some(now));
+        let awaited = dialer.take_due(now);
+        assert_eq!(awaited.len(), DIALS_RESERVED);
+        assert_eq!(dialer.next(), None, "these too are bounded");
+        for (n, due) in awaited.iter().enumerate() {
+            dialer.started(due.target, ConnectionId::new_unchecked(1_000 + n));
+            dialer.failed(ConnectionId::new_unchecked(1_000 + n), now);
+        }
+        let last = dialer.take_due(now);
+        assert_eq!(last.len(), 1, "the last of them has its turn");
+        dialer.refused(last[0].target, now);
+        drop(waiters);
         dialer.failed(ConnectionId::new_unchecked(0), now);
         let later = now + REDIAL_MAX * 3;
         let next = dialer.take_due(later);
