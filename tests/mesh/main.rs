@@ -8,6 +8,7 @@ mod faults;
 mod ghosts;
 mod lab;
 mod life;
+mod metrics;
 mod registry;
 mod streaming;
 mod support;
