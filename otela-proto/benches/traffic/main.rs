@@ -124,7 +124,7 @@ struct Stretch {
 /// Peers that nobody has met join and leave. What is kept of them is bounded, so the first ones, many at a time, fill
 /// it; from then on nothing may grow.
 fn churn(options: &Options) -> Vec<Row> {
-    let (hosts, cycles) = (20, if options.is_quick { 1_000 } else { 20_000 });
+    let (hosts, cycles) = if options.is_quick { (20, 1_000) } else { (50, 20_000) };
     let mut world = World::formed(hosts, 1, 0.0);
     let full = DEPARTED_MAX + GRAVES_MAX + 1_000;
     for first in (0..full).step_by(100) {
