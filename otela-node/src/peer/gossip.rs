@@ -6,11 +6,11 @@
 use super::{
     config::PeerConfig,
     defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
-    driver::Command,
     farewell::{self, Farewells},
     link::Links,
     metrics::PeerMetrics,
     streams::Streams,
+    swarm::Command,
 };
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;

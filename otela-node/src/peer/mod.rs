@@ -7,8 +7,6 @@
 
 mod config;
 mod defaults;
-mod dialer;
-mod driver;
 mod farewell;
 mod frames;
 mod gossip;
@@ -19,16 +17,17 @@ mod metrics;
 pub mod observe;
 mod state;
 mod streams;
+mod swarm;
 mod transport;
 pub mod tunnel;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
 pub use config::{Patience, PeerConfig};
-pub use driver::ListenError;
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
+pub use swarm::ListenError;
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
@@ -83,7 +82,7 @@ struct Inner {
     published: gossip::Published,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
     events: mpsc::Sender<gossip::Event>,
-    commands: mpsc::Sender<driver::Command>,
+    commands: mpsc::Sender<swarm::Command>,
     metrics: metrics::PeerMetrics,
     /// What the wall clock said when the gossip task's clock began.
     started_unix_ms: u64,
@@ -111,10 +110,10 @@ impl Peer {
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
         let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
-        let driver = driver::Driver::new(
+        let driver = swarm::Driver::new(
             &config,
             (behaviour, streams.clone()),
-            driver::Channels { commands: command_queue, events: events.clone(), addresses },
+            swarm::Channels { commands: command_queue, events: events.clone(), addresses },
             counters.clone(),
         )?;
         let started_unix_ms = gossip::unix_ms();
@@ -329,7 +328,7 @@ impl Peer {
         }
         let stopped = || SendError::Connect("the peer has stopped".into());
         let (waiter, dialled) = oneshot::channel();
-        let dial = driver::Command::Dial(*to, addresses, waiter);
+        let dial = swarm::Command::Dial(*to, addresses, waiter);
         self.inner.commands.send(dial).await.map_err(|_| stopped())?;
         let connected = match tokio::time::timeout(CONNECT_WITHIN, dialled).await {
             Err(_) => Err(SendError::ConnectTimeout(CONNECT_WITHIN)),

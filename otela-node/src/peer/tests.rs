@@ -215,7 +215,7 @@ async fn requests_end_with_their_connection_though_nobody_is_there_to_close_it()
     let waits = ask(&ingress.peer, &id, "x");
     let closes = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        ingress.peer.inner.commands.send(driver::Command::Disconnect(id)).await.unwrap();
+        ingress.peer.inner.commands.send(swarm::Command::Disconnect(id)).await.unwrap();
     };
     let (answer, ()) = timeout(SOON, async { tokio::join!(waits, closes) }).await.expect("it does not wait for ever");
     assert!(answer.is_err_and(|error| error.delivered()));

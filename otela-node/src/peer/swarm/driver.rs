@@ -1,34 +1,34 @@
 //! The one loop that owns the swarm: it dials, listens, watches connections, and tells the gossip task.
 
 use super::{
-    config::PeerConfig,
-    defaults::{
-        COMPLAIN_EVERY, CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, DIALS_MAX, PING_EVERY,
-        PING_MISSES_MAX, PING_WITHIN,
-    },
+    addresses::{announced, has_name, resolve_all},
     dialer::{Dialer, Target, Waiter},
-    gossip::Event,
-    metrics::PeerMetrics,
-    streams::{self, Streams},
-    transport,
+    net::{self, Net, NetEvent},
 };
-use crate::{tasks::Tasks, telemetry::chain};
+use crate::{
+    peer::{
+        StartError,
+        config::PeerConfig,
+        defaults::{COMPLAIN_EVERY, DIALS_MAX, PING_MISSES_MAX},
+        gossip::Event,
+        metrics::PeerMetrics,
+        streams::{self, Streams},
+        transport,
+    },
+    tasks::Tasks,
+    telemetry::chain,
+};
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, PeerId, Swarm,
-    connection_limits::{self, ConnectionLimits},
-    multiaddr::Protocol,
-    ping,
+    Multiaddr, PeerId, Swarm, ping,
     swarm::{
-        self, ConnectionId, DialError, NetworkBehaviour, SwarmEvent,
+        ConnectionId, DialError, SwarmEvent,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
 use std::{
     collections::{BTreeSet, HashMap},
     io,
-    num::{NonZeroU8, NonZeroUsize},
-    time::Duration,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -46,7 +46,7 @@ pub struct ListenError {
 
 /// What others ask of the driver.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(in crate::peer) enum Command {
     /// Stay connected to these, at these addresses.
     Want(Vec<(PeerId, Vec<Multiaddr>)>),
     /// Dial this one now, and say whether that has led to a connection.
@@ -57,19 +57,11 @@ pub(super) enum Command {
     Disconnect(PeerId),
 }
 
-/// The behaviours. The limits come first: a connection that they deny is then never seen by the others.
-#[derive(NetworkBehaviour)]
-struct Net {
-    limits: connection_limits::Behaviour,
-    streams: streams::Behaviour,
-    ping: ping::Behaviour,
-}
-
 /// What became of the names in a dial's addresses.
 type Resolved = (Target, io::Result<Option<DialOpts>>);
 
 /// The driver of one peer.
-pub(super) struct Driver {
+pub(in crate::peer) struct Driver {
     swarm: Swarm<Net>,
     dialer: Dialer,
     commands: mpsc::Receiver<Command>,
@@ -87,40 +79,23 @@ pub(super) struct Driver {
 }
 
 /// The ends of the driver's channels that others hold.
-pub(super) struct Channels {
-    pub(super) commands: mpsc::Receiver<Command>,
-    pub(super) events: mpsc::Sender<Event>,
-    pub(super) addresses: watch::Sender<BTreeSet<Multiaddr>>,
+pub(in crate::peer) struct Channels {
+    pub(in crate::peer) commands: mpsc::Receiver<Command>,
+    pub(in crate::peer) events: mpsc::Sender<Event>,
+    pub(in crate::peer) addresses: watch::Sender<BTreeSet<Multiaddr>>,
 }
 
 impl Driver {
     /// Sets up the swarm and listens. `streams` is the behaviour and its handle.
-    pub(super) fn new(
+    pub(in crate::peer) fn new(
         config: &PeerConfig,
         streams: (streams::Behaviour, Streams),
         channels: Channels,
         metrics: PeerMetrics,
-    ) -> Result<Self, super::StartError> {
+    ) -> Result<Self, StartError> {
         let key = config.identity.keypair();
         let (behaviour, streams) = streams;
-        let limits = ConnectionLimits::default()
-            .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
-            .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))
-            .with_max_established(Some(CONNECTIONS_MAX))
-            .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
-        let net = Net {
-            limits: connection_limits::Behaviour::new(limits),
-            streams: behaviour,
-            ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_WITHIN)),
-        };
-        let swarm_config = swarm::Config::with_tokio_executor()
-            .with_idle_connection_timeout(Duration::from_hours(24))
-            .with_substream_upgrade_protocol_override(libp2p::core::upgrade::Version::V1Lazy)
-            .with_max_negotiating_inbound_streams(1_024)
-            .with_notify_handler_buffer_size(NonZeroUsize::MIN.saturating_add(63))
-            .with_per_connection_event_buffer_size(64)
-            .with_dial_concurrency_factor(NonZeroU8::MIN.saturating_add(7));
-        let mut swarm = Swarm::new(transport::build(key)?, net, key.public().to_peer_id(), swarm_config);
+        let mut swarm = net::swarm(key, behaviour)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
@@ -147,7 +122,7 @@ impl Driver {
     }
 
     /// Runs until the tasks are stopped.
-    pub(super) async fn run(mut self, tasks: Tasks) {
+    pub(in crate::peer) async fn run(mut self, tasks: Tasks) {
         self.publish_addresses();
         loop {
             let next_dial = self.dialer.next();
@@ -347,22 +322,6 @@ fn listen(swarm: &mut Swarm<Net>, address: &Multiaddr) -> Result<(), ListenError
     swarm.listen_on(address.clone()).map(drop).map_err(|error| failed(io::Error::other(error)))
 }
 
-/// The addresses worth telling others: configured ones, and those we listen on. Loopback and link-local ones
-/// only when there is nothing else, that is on a machine that talks to itself.
-fn announced<'a>(listening: impl Iterator<Item = &'a Multiaddr>, external: &[Multiaddr]) -> BTreeSet<Multiaddr> {
-    let (near, far): (BTreeSet<_>, BTreeSet<_>) = listening.cloned().partition(is_near);
-    let addresses: BTreeSet<_> = external.iter().cloned().chain(far).collect();
-    if addresses.is_empty() { near } else { addresses }
-}
-
-fn is_near(address: &Multiaddr) -> bool {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => ip.is_loopback() || ip.is_link_local(),
-        Some(Protocol::Ip6(ip)) => ip.is_loopback() || ip.is_unicast_link_local(),
-        _ => false,
-    }
-}
-
 /// `None` if there is nothing to dial.
 fn dial_opts(peer: Option<PeerId>, addresses: Vec<Multiaddr>) -> Option<DialOpts> {
     let first = addresses.first()?.clone();
@@ -372,63 +331,9 @@ fn dial_opts(peer: Option<PeerId>, addresses: Vec<Multiaddr>) -> Option<DialOpts
     })
 }
 
-fn has_name(address: &Multiaddr) -> bool {
-    matches!(address.iter().next(), Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)))
-}
-
-/// Names are resolved by the system's resolver, which knows what the site's administrators set up. One name that
-/// cannot be resolved does not spoil the other addresses.
-async fn resolve_all(addresses: Vec<Multiaddr>) -> io::Result<Vec<Multiaddr>> {
-    let (mut found, mut failed) = (Vec::new(), None);
-    for address in addresses {
-        match resolve(address).await {
-            Ok(resolved) => found.extend(resolved),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match failed {
-        Some(error) if found.is_empty() => Err(error),
-        _ => Ok(found),
-    }
-}
-
-async fn resolve(address: Multiaddr) -> io::Result<Vec<Multiaddr>> {
-    let (name, keep) = match address.iter().next() {
-        Some(Protocol::Dns(name)) => (name.into_owned(), (true, true)),
-        Some(Protocol::Dns4(name)) => (name.into_owned(), (true, false)),
-        Some(Protocol::Dns6(name)) => (name.into_owned(), (false, true)),
-        _ => return Ok(vec![address]),
-    };
-    let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-    let ips = found.map(|socket| socket.ip()).filter(|ip| if ip.is_ipv4() { keep.0 } else { keep.1 });
-    Ok(ips.map(|ip| std::iter::once(Protocol::from(ip)).chain(address.iter().skip(1)).collect()).collect())
-}
-
 async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_is_announced_only_when_there_is_nothing_else() {
-        let near: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
-        let far: Multiaddr = "/ip4/10.0.0.7/tcp/1".parse().unwrap();
-        let public: Multiaddr = "/dns4/relay.example/tcp/443".parse().unwrap();
-        let set = |addresses: &[&Multiaddr]| addresses.iter().map(|a| (*a).clone()).collect::<BTreeSet<_>>();
-        assert_eq!(announced([&near].into_iter(), &[]), set(&[&near]));
-        assert_eq!(announced([&near, &far].into_iter(), &[]), set(&[&far]));
-        assert_eq!(announced([&near].into_iter(), std::slice::from_ref(&public)), set(&[&public]));
-    }
-
-    #[tokio::test]
-    async fn names_become_numbers_and_the_rest_stays() {
-        let resolved = resolve("/dns4/localhost/tcp/9/p2p-circuit".parse().unwrap()).await.unwrap();
-        assert_eq!(resolved, ["/ip4/127.0.0.1/tcp/9/p2p-circuit".parse().unwrap()]);
     }
 }

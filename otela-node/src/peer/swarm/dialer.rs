@@ -2,7 +2,7 @@
 //!
 //! Pure bookkeeping; the driver does the dialling.
 
-use super::{
+use crate::peer::{
     defaults::{
         ADDRESSES_MAX, COURTESY, DIALS_MAX, DIALS_RESERVED, REDIAL_MAX, REDIAL_MIN, REMEMBERED_AFTER,
         REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
