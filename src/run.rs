@@ -104,8 +104,8 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
 
 async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
-    let http = args.http;
-    let config = args.peer.config(vec![Role::Relay], &RELAY_PORT)?;
+    let (http, limits) = (args.http, args.limits());
+    let config = PeerConfig { relay: limits, ..args.peer.config(vec![Role::Relay], &RELAY_PORT)? };
     let (peer, _) = join(config, &tasks, &metrics).await?;
     observed(&peer, http, &tasks, &metrics).await?;
     for address in peer.addresses() {

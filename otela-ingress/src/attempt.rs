@@ -6,7 +6,7 @@ use crate::{
     forward::{App, Inference},
 };
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Request, StatusCode, header, request, response};
+use http::{HeaderValue, Request, Response, StatusCode, header, request, response};
 use http_body::Body;
 use http_body_util::BodyExt;
 use otela_node::peer::{Path, PooledBody, RequestBody, SendError};
@@ -67,6 +67,11 @@ impl Failure {
         }
     }
 
+    /// Whether the way to the node is gone, and perhaps not the node.
+    pub(crate) fn is_of_the_path(&self) -> bool {
+        matches!(self, Self::Send(SendError::PathLost { .. }))
+    }
+
     /// Whether another node may do better. Time-outs stay here: sending a long prompt from engine to engine
     /// because it takes long is how overload spreads.
     pub(crate) fn may_go_elsewhere(&self) -> bool {
@@ -79,6 +84,7 @@ impl Failure {
             Self::Send(SendError::Busy) => "busy",
             Self::Send(SendError::Connect(_) | SendError::ConnectTimeout(_)) => "unreachable",
             Self::Send(SendError::Broken { .. }) => "broken",
+            Self::Send(SendError::PathLost { .. }) => "path_lost",
             Self::Timeout(_) => "timeout",
             Self::Refused(_) => "refused",
             Self::Truncated => "truncated",
@@ -95,7 +101,17 @@ pub(crate) async fn attempt(app: &App, in_flight: &InFlight, request: &Inference
         Some(within) => tokio::time::timeout(within, sending).await.map_err(|_| Failure::Timeout(within))?,
         None => sending.await,
     };
-    let (response, path) = sent.map_err(Failure::Send)?;
+    let (response, connection) = sent.map_err(Failure::Send)?;
+    match begin(app, response, connection.path()).await {
+        Err(Failure::Truncated) if connection.is_lost().await => {
+            Err(Failure::Send(SendError::PathLost { delivered: true }))
+        }
+        begun => begun,
+    }
+}
+
+/// Waits for what is worth passing on of an answer whose head is there.
+async fn begin(app: &App, response: Response<PooledBody>, path: Path) -> Result<Begun, Failure> {
     let (head, body) = response.into_parts();
     if is_event_stream(&head) {
         return begin_events(app, head, path, body).await;

@@ -64,7 +64,7 @@ pub(crate) enum ForwardError {
 /// Candidates, pick, attempt, answer; a failed attempt goes on with the next candidate as long as that is safe.
 pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<Answer>, ForwardError> {
     let mut tried = Vec::new();
-    let mut delivered = 0;
+    let (mut attempts, mut delivered, mut paths_lost) = (0, 0, 0);
     loop {
         // Looked up anew each time: what failed meanwhile, for whomever, is not tried.
         let candidates = candidate::of(&app.peer, &request.model, &tried).map_err(ForwardError::NoCandidate)?;
@@ -77,11 +77,17 @@ pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<A
         };
         let node = in_flight.replica().session().peer;
         let reason = failure.reason();
-        tracing::info!(request = %request.id, %node, attempt = tried.len(), reason, "attempt failed");
+        attempts += 1;
+        tracing::info!(request = %request.id, %node, attempt = attempts, reason, "attempt failed");
         app.metrics.attempt_failed(reason);
         delivered += u32::from(failure.delivered());
+        paths_lost += u32::from(failure.is_of_the_path());
+        if failure.is_of_the_path() && paths_lost == 1 {
+            // There may be another way to the same node.
+            tried.pop();
+        }
         let may_go_on = failure.may_go_elsewhere()
-            && tried.len() <= app.config.retries_max as usize
+            && attempts <= app.config.retries_max
             && delivered < DELIVERED_MAX
             && candidate::of(&app.peer, &request.model, &tried).is_ok()
             && (!failure.delivered() || app.budget.withdraw());

@@ -84,13 +84,20 @@ pub enum SendError {
         #[source]
         source: hyper::Error,
     },
+    /// The way to the far side is gone, and a relay rather than the far side may be the reason: there may be another
+    /// way.
+    #[error("the relayed connection that carried the request is gone")]
+    PathLost {
+        /// Whether (part of) the request may have reached the far side.
+        delivered: bool,
+    },
 }
 
 impl SendError {
     /// Whether the far side may have seen the request. If not, trying elsewhere is free.
     #[must_use]
     pub fn delivered(&self) -> bool {
-        matches!(self, Self::Broken { delivered: true, .. })
+        matches!(self, Self::Broken { delivered: true, .. } | Self::PathLost { delivered: true })
     }
 }
 

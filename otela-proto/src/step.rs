@@ -52,6 +52,9 @@ pub enum Input {
     },
     /// The link is gone.
     LinkDown(PeerId),
+    /// The link, which went through a relay, is gone: the relay is the reason as often as the neighbour, who is asked
+    /// after and stays in rotation meanwhile.
+    RelayedLinkDown(PeerId),
     /// A dial reached nobody.
     Unreachable(PeerId),
     /// A request to this peer failed in a way that speaks against the peer.

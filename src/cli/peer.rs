@@ -3,7 +3,7 @@
 use super::parse::address;
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, Patience, PeerConfig, State};
+use otela_node::peer::{Identity, Patience, PeerConfig, RelayLimits, State};
 use otela_proto::{id::MeshName, payload::Role};
 use std::{path::PathBuf, time::Duration};
 
@@ -66,6 +66,7 @@ impl PeerArgs {
             mesh: self.mesh,
             identity,
             serves_http: roles.contains(&Role::Node),
+            relay: RelayLimits::default(),
             roles,
             listen,
             external: self.external,

@@ -86,6 +86,7 @@ pub(super) fn status(status: &Value) -> String {
     row("believed", counts(&nodes["by_belief"]));
     let models = &status["models"];
     row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
+    row("reachable", reach(&status["reach"]));
     row("connections", connections(&status["connections"]));
     for refused in elements(&status["refused"]) {
         let count = number(&refused["count"]);
@@ -96,6 +97,20 @@ pub(super) fn status(status: &Value) -> String {
         row("warning", super::plain::text(warning["message"].as_str().unwrap_or_default()));
     }
     lines(&table)
+}
+
+/// How others can reach the peer.
+fn reach(reach: &Value) -> String {
+    let ways = [
+        (reach["dialled"] == true).then(|| "at its own addresses".to_owned()),
+        Some(elements(&reach["relays"]).count()).filter(|n| *n > 0).map(|n| format!("through {n} relays")),
+    ];
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    match (reach["reachable"] == true, ways.is_empty()) {
+        (true, false) => format!("yes, {}", ways.join(" and ")),
+        (true, true) => "perhaps: the mesh has no relay".to_owned(),
+        (false, _) => "not yet".to_owned(),
+    }
 }
 
 fn connections(connections: &Value) -> String {

@@ -9,6 +9,7 @@ mod ghosts;
 mod lab;
 mod life;
 mod metrics;
+mod nat;
 mod registry;
 mod streaming;
 mod support;

@@ -45,7 +45,15 @@ pub(crate) struct Otela {
 
 impl Otela {
     pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_otela"))
+        Self::run_program(env!("CARGO_BIN_EXE_otela"), arguments)
+    }
+
+    /// Runs `program`, which becomes an `otela`.
+    pub(crate) fn run_program<S: AsRef<std::ffi::OsStr>>(
+        program: &str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

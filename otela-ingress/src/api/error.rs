@@ -114,6 +114,10 @@ impl ApiError {
                 let message = format!("The engine did not begin to answer within {within:?}.");
                 Self::new(StatusCode::GATEWAY_TIMEOUT, message).code("upstream_timeout")
             }
+            Failure::Send(SendError::PathLost { .. }) => {
+                let message = "The relayed connection to the engine's node ended before the answer was complete: the relay has stopped, or a limit of its was reached.";
+                Self::new(StatusCode::BAD_GATEWAY, message).code("relay_lost")
+            }
             Failure::Send(_) | Failure::Truncated | Failure::Empty => {
                 let message = "The engine failed before its answer was complete.";
                 Self::new(StatusCode::BAD_GATEWAY, message).code("upstream_error")

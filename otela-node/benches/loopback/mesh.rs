@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use otela_node::{
-    peer::{Announcement, Identity, Patience, Peer, PeerConfig},
+    peer::{Announcement, Identity, Patience, Peer, PeerConfig, RelayLimits},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -114,6 +114,7 @@ async fn start(role: Role, bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Result<R
         bootstrap,
         state: None,
         serves_http: role == Role::Node,
+        relay: RelayLimits::default(),
         site: None,
         patience: Patience::default(),
         software: "bench".into(),

@@ -21,12 +21,22 @@ use otela_proto::{
 };
 use serve::Gate;
 use std::{collections::BTreeMap, ffi::OsString, time::Duration};
-use tokio::sync::{mpsc, watch};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
 
 /// Name of the service that engines with the OpenAI API offer.
 const SERVICE: &str = "llm";
 /// Neighbours get our leave within this, or notice by themselves.
 const LEAVE_WITHIN: Duration = Duration::from_millis(800);
+
+/// A relay answers sooner.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often it is said that nobody can reach a node whose engine is ready.
+const UNREACHABLE_SAID_EVERY: Duration = Duration::from_mins(1);
+/// What such a node shows in the place of its engine's stage.
+const UNREACHABLE: &str = "unreachable";
 
 /// The settings of one agent.
 #[derive(Debug, Clone)]
@@ -136,15 +146,42 @@ impl Agent {
             None => return self.stop(&process).await,
         };
         self.gate.open(Client::new(ready.endpoint, kind.api_key.as_deref(), self.tasks.clone()));
+        let tasks = self.tasks.clone();
+        tokio::select! {
+            () = self.reachable() => {}
+            _exit = process.exited() => return self.engine_ended(&process).await,
+            () = tasks.draining() => return self.stop(&process).await,
+        }
         self.said.lifecycle = Lifecycle::Serving;
         self.said.services = vec![service(&kind, &ready)];
         self.announce().await;
         let models: Vec<_> = ready.models.iter().map(|model| model.id.as_str()).collect();
         tracing::info!(models = models.join(" "), endpoint = %ready.endpoint, "serving");
-        let tasks = self.tasks.clone();
         tokio::select! {
             _exit = process.exited() => self.engine_ended(&process).await,
             () = tasks.draining() => self.stop(&process).await,
+        }
+    }
+
+    /// Waits until others can reach this node: what nobody can ask is not ready.
+    async fn reachable(&mut self) {
+        if self.peer.reach().is_reachable() {
+            return;
+        }
+        for service in &mut self.said.services {
+            service.loading = UNREACHABLE.to_owned();
+        }
+        self.announce().await;
+        let mut patience = tokio::time::interval_at(Instant::now() + PATIENCE, UNREACHABLE_SAID_EVERY);
+        let reachable = self.peer.reachable();
+        tokio::pin!(reachable);
+        loop {
+            tokio::select! {
+                () = &mut reachable => return,
+                _ = patience.tick() => tracing::warn!(
+                    "the engine is ready, and nobody can reach this node yet: it has not found its mesh, or no relay relays for it"
+                ),
+            }
         }
     }
 

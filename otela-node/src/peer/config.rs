@@ -26,6 +26,34 @@ impl Default for Patience {
     }
 }
 
+/// What a relay carries for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RelayLimits {
+    /// Peers that it can be reached through for at once.
+    pub reservations_max: usize,
+    /// Circuits at once. A circuit is one connection, whatever runs on it.
+    pub circuits_max: usize,
+    /// Circuits that one peer may open.
+    pub circuits_per_peer_max: usize,
+    /// Bytes that one circuit may carry, both ways together; `None` for as many as there are.
+    pub circuit_bytes_max: Option<u64>,
+    /// How long one circuit may last.
+    pub circuit_for_max: Duration,
+}
+
+impl Default for RelayLimits {
+    fn default() -> Self {
+        Self {
+            // Four connections can be had for each circuit that a machine carries; reservations cost next to nothing.
+            reservations_max: 16_384,
+            circuits_max: 65_536,
+            circuits_per_peer_max: 4_096,
+            circuit_bytes_max: None,
+            circuit_for_max: Duration::from_hours(24 * 30),
+        }
+    }
+}
+
 /// The settings of one peer.
 #[derive(Debug, Clone)]
 pub struct PeerConfig {
@@ -45,6 +73,8 @@ pub struct PeerConfig {
     pub state: Option<State>,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
+    /// What is relayed for others, by a peer that has the role.
+    pub relay: RelayLimits,
     /// Where this peer is; peers of one site share its fate.
     pub site: Option<String>,
     /// How long others are waited for.

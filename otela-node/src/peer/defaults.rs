@@ -11,6 +11,8 @@ pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Failed pings in a row that are reported before the connection is closed. libp2p keeps the first one to itself, so
 /// this is the second.
 pub(super) const PING_MISSES_MAX: u32 = 1;
+/// From a stream of bytes to a connection that is encrypted and proven.
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of
@@ -34,6 +36,12 @@ pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 pub(super) const REDIAL_MIN: Duration = Duration::from_millis(200);
 /// Longest pause between dials of one peer.
 pub(super) const REDIAL_MAX: Duration = Duration::from_secs(60);
+/// The same of bootstraps and relays, which others are reached through: with jitter twice that, and a minute after one
+/// is back everybody is back.
+pub(super) const REDIAL_MEETING_MAX: Duration = Duration::from_secs(20);
+/// A peer's own addresses have this long before the others are tried as well: relayed ones, and QUIC where it has TCP.
+/// Less than a person notices, more than a connection across the world takes.
+pub(super) const DIRECT_FIRST_FOR: Duration = Duration::from_millis(300);
 /// Of two peers that want each other the one with the lower id dials at once, the other after this time.
 pub(super) const COURTESY: Duration = Duration::from_millis(300);
 /// A connection that lasted this long was a good one.
@@ -50,8 +58,45 @@ pub(super) const REMEMBERED_DIALS_MAX: usize = 4;
 pub(super) const REMEMBERED_UNTIL: usize = 8;
 /// ...and each at most this often, about a minute, once anybody is connected.
 pub(super) const REMEMBERED_TRIES_MAX: u32 = 8;
-/// Addresses tried of one record.
-pub(super) const ADDRESSES_MAX: usize = 8;
+/// Addresses of its own that are announced of a peer, and tried of another's record...
+pub(super) const DIRECT_ADDRESSES_MAX: usize = 8;
+/// ...and addresses at relays.
+pub(super) const RELAYED_ADDRESSES_MAX: usize = 6;
+/// Relays that a peer wants to relay for it.
+pub(super) const RESERVATIONS: usize = 3;
+/// Relays that are considered for that.
+pub(super) const RELAYS_OFFERED_MAX: usize = 16;
+/// How long a relay has to answer.
+pub(super) const RESERVE_WITHIN: Duration = Duration::from_secs(10);
+/// First pause before a relay is asked again.
+pub(super) const RESERVE_AGAIN_MIN: Duration = Duration::from_millis(250);
+/// Longest pause.
+pub(super) const RESERVE_AGAIN_MAX: Duration = Duration::from_secs(20);
+/// How long a relay's word lasts. libp2p renews at three quarters of it by the wall clock, so that it must be longer
+/// than clocks may be apart; whoever disconnects has lost it at once.
+pub(super) const RESERVATION_FOR: Duration = Duration::from_hours(8);
+/// A connection beside a better one is closed when nothing has run on it for this long: the other side may be about to
+/// use it.
+pub(super) const RETIRED_FOR: Duration = Duration::from_secs(2);
+/// Of several direct connections one is enough, but not at once: over the second one two processes with one key learn
+/// of each other.
+pub(super) const DUPLICATE_FOR: Duration = Duration::from_secs(30);
+/// An older connection on which nothing comes for this long after a newer one was set up is dead. Both sides say
+/// something on each.
+pub(super) const SILENT_FOR: Duration = Duration::from_secs(5);
+/// How often peers with several connections are looked at.
+pub(super) const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// First pause before a direct way to a peer that is reached through a relay is looked for again: longer than libp2p's
+/// own tries, which are three of ten seconds.
+pub(super) const LOOK_AGAIN_MIN: Duration = Duration::from_secs(40);
+/// Longest pause.
+pub(super) const LOOK_AGAIN_MAX: Duration = Duration::from_mins(20);
+/// How often a relay is asked how we look over QUIC, where the connection to it is TCP.
+pub(super) const LOOK_OVER_QUIC_EVERY: Duration = Duration::from_mins(30);
+/// A relayed connection that breaks is known to have ended within this, where its end and not the peer is the reason.
+pub(super) const PATH_LOST_WITHIN: Duration = Duration::from_millis(250);
+/// A peer tells others again how it sees them; observed addresses change with a NAT's mappings.
+pub(super) const IDENTIFY_EVERY: Duration = Duration::from_mins(30);
 /// Connections that a peer may hold in all, and to one other: two peers may dial each other at once, over two
 /// transports and a relay.
 pub(super) const CONNECTIONS_MAX: u32 = 4_096;

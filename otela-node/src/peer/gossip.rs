@@ -7,10 +7,11 @@ use super::{
     config::PeerConfig,
     defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
     farewell::{self, Farewells},
-    link::Links,
+    link::{Links, are_you_there},
     metrics::PeerMetrics,
     streams::Streams,
     swarm::Command,
+    wanted::Wanted,
 };
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
@@ -18,12 +19,11 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
     clock::Now,
-    entry::{CLOCK_SLACK, Entry, Refusal, TTL},
+    entry::{CLOCK_SLACK, Entry, Refusal},
     id::{Epoch, Session},
     member::{Input, Member, NewSession, Output, Parcel, Settings},
     own::Announcement,
-    payload::Role,
-    registry::{Belief, Node, View},
+    registry::View,
     wire::Say,
 };
 use std::{
@@ -52,6 +52,8 @@ pub(super) enum Event {
     Connected(PeerId, ConnectionId),
     /// A connection is gone.
     Disconnected {
+        /// Whether it went through a relay.
+        relayed: bool,
         peer: PeerId,
         id: ConnectionId,
         /// Whether it was the last one to this peer.
@@ -111,8 +113,6 @@ impl Published {
 
 /// The gossip task's state.
 pub(super) struct Driver {
-    me: PeerId,
-    roles: Vec<Role>,
     core: Member,
     links: Links,
     streams: Streams,
@@ -125,7 +125,7 @@ pub(super) struct Driver {
     outputs: Vec<Output>,
     view_stale: bool,
     want_at: Instant,
-    wanted: Vec<(PeerId, Vec<Multiaddr>)>,
+    wanted: Wanted,
     skew: Option<Duration>,
     skew_warned: Option<Instant>,
     stranger_warned: Option<Instant>,
@@ -169,8 +169,6 @@ impl Driver {
         let remembered = config.state.as_ref().and_then(|state| state.epoch(&me));
         let start = Now { mono: Duration::ZERO, wall_ms: unix_ms() };
         Self {
-            me,
-            roles: config.roles.clone(),
             core: Member::new(key, settings, remembered, rand::random(), start),
             links,
             streams,
@@ -183,7 +181,7 @@ impl Driver {
             outputs: Vec::new(),
             view_stale: true,
             want_at: now,
-            wanted: Vec::new(),
+            wanted: Wanted::new(config, me),
             skew: None,
             skew_warned: None,
             stranger_warned: None,
@@ -242,14 +240,18 @@ impl Driver {
             Event::Connected(peer, id) => {
                 if let Some(connection) = self.streams.get(&peer, id) {
                     self.links.open(&connection);
+                    if self.streams.has_several(&peer) {
+                        // On each of them, so that one that leads nowhere is seen by its silence.
+                        self.links.send(&peer, &Parcel::Say(are_you_there()));
+                    }
                     self.input(Input::LinkUp { peer, rtt: connection.rtt() });
                 }
             }
-            Event::Disconnected { peer, id, last } => {
+            Event::Disconnected { peer, id, relayed, last } => {
                 self.links.close(&peer, id);
                 if last {
                     self.farewells.has_read(&peer);
-                    self.input(Input::LinkDown(peer));
+                    self.input(if relayed { Input::RelayedLinkDown(peer) } else { Input::LinkDown(peer) });
                 }
             }
             Event::Unreachable(peer) => self.input(Input::Unreachable(peer)),
@@ -306,7 +308,9 @@ impl Driver {
         self.input(Input::Tick);
         if self.want_at <= Instant::now() {
             self.want_at = Instant::now() + WANT_EVERY;
-            self.want();
+            let (view, joined) = (self.published.view.load_full(), *self.published.joined.borrow());
+            let commands = &self.commands;
+            self.wanted.tell(&view, &self.core.wanted_links(), joined, |command| commands.try_send(command).is_ok());
             self.watch_clock();
         }
     }
@@ -397,35 +401,6 @@ impl Driver {
     /// A full queue means that the driver is behind; whatever was asked for is asked for again.
     fn command(&self, command: Command) -> bool {
         self.commands.try_send(command).is_ok()
-    }
-
-    /// Tells the driver whom to stay connected to.
-    fn want(&mut self) {
-        let view = self.published.view.load_full();
-        let oldest_ms = unix_ms().saturating_sub(otela_proto::clock::millis(TTL));
-        let neighbours = self.core.wanted_links();
-        // Whom we cannot reach is dialled all the same, as long as it is not agreed that it is gone.
-        let wanted = view
-            .nodes()
-            .filter(|(peer, node)| {
-                let here = node.is_listed() && **peer != self.me && node.entry.issued_at_ms() >= oldest_ms;
-                here && (neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive)
-            })
-            .map(|(peer, node)| (*peer, node.entry.payload().multiaddrs().collect()))
-            .collect();
-        if self.wanted != wanted {
-            self.wanted.clone_from(&wanted);
-            if !self.command(Command::Want(wanted)) {
-                self.wanted.clear();
-            }
-        }
-    }
-
-    /// Requests flow between ingresses and nodes, and either side may be the one that can dial.
-    fn is_counterpart(&self, node: &Node) -> bool {
-        let other = node.entry.payload();
-        let pairs = [(Role::Ingress, Role::Node), (Role::Node, Role::Ingress), (Role::Ingress, Role::Relay)];
-        pairs.iter().any(|(mine, theirs)| self.roles.contains(mine) && other.has_role(*theirs))
     }
 
     /// A wall clock that is far off makes others refuse what we say, or us what they say.

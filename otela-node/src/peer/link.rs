@@ -6,7 +6,7 @@ use super::{
     frames::codec,
     gossip::{Event, unix_ms},
     metrics::PeerMetrics,
-    streams::{Connection, EndingIo, OpenError},
+    streams::{Connection, EndingIo, OpenError, Path},
 };
 use crate::tasks::Tasks;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use otela_proto::{
     gossip::Outbox,
     id::MeshName,
     member::Parcel,
-    wire::{Entries, Frame, Say},
+    wire::{Entries, Frame, Probe, Say},
 };
 use prost::Message;
 use std::{
@@ -40,10 +40,19 @@ use tokio_util::{
 /// A broken stream on a standing connection is opened again after this pause.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
-/// Of several connections to one peer, the younger ones are written on for this long, so that two processes with one
-/// key learn of each other. After that they are a peer's two dials that crossed, and would double what an idle link
-/// costs.
+/// All connections to one peer are written on for this long after one was added, so that two processes with one key
+/// learn of each other, and that a connection which leads nowhere is seen. After that only the best is, or an idle link
+/// would cost twice.
 const SECOND_FOR: Duration = Duration::from_secs(30);
+
+/// The number of a probe whose answer only shows that the connections to a neighbour lead somewhere; the core counts
+/// upwards from one and never gets there.
+const ARE_YOU_THERE: u32 = u32::MAX - 1;
+
+/// Something to which a neighbour answers on each connection.
+pub(super) fn are_you_there() -> Say {
+    Say::Probe(Probe { number: ARE_YOU_THERE })
+}
 
 /// The hashes of signed bytes that were verified not long ago: two generations, so that it is bounded and cheap.
 #[derive(Debug, Default)]
@@ -196,12 +205,13 @@ impl Queue {
 #[derive(Debug)]
 struct Writer {
     connection: ConnectionId,
+    path: Path,
     opened: Instant,
     queue: Arc<Queue>,
     closed: CancellationToken,
 }
 
-/// The streams that we write on, one on each connection; those to one peer in the order in which they were opened.
+/// The streams that we write on, one on each connection; those to one peer with the best connection's first.
 #[derive(Debug)]
 pub(super) struct Links {
     protocol: StreamProtocol,
@@ -226,9 +236,17 @@ impl Links {
         let (queue, closed) = (Arc::new(Queue::default()), CancellationToken::new());
         let (peer, id) = (connection.peer(), connection.id());
         self.close(&peer, id);
-        let writer =
-            Writer { connection: id, opened: Instant::now(), queue: Arc::clone(&queue), closed: closed.clone() };
-        self.writers.entry(peer).or_default().push(writer);
+        let writer = Writer {
+            connection: id,
+            path: connection.path(),
+            opened: Instant::now(),
+            queue: Arc::clone(&queue),
+            closed: closed.clone(),
+        };
+        let writers = self.writers.entry(peer).or_default();
+        // Direct ones first, the oldest of these foremost.
+        let place = writers.iter().position(|other| other.path > connection.path()).unwrap_or(writers.len());
+        writers.insert(place, writer);
         let (connection, protocol, events) = (Arc::clone(connection), self.protocol.clone(), self.events.clone());
         let metrics = self.metrics.clone();
         self.tasks.spawn(async move {
@@ -265,8 +283,9 @@ impl Links {
 
     /// Queues a parcel. The queue is bounded: of too many the oldest go, which anti-entropy heals.
     pub(super) fn send(&self, to: &PeerId, parcel: &Parcel) {
-        let writers = self.writers.get(to).into_iter().flatten().enumerate();
-        for (_, Writer { queue, .. }) in writers.filter(|(n, writer)| *n == 0 || writer.opened.elapsed() < SECOND_FOR) {
+        let Some(writers) = self.writers.get(to) else { return };
+        let all = writers.iter().any(|writer| writer.opened.elapsed() < SECOND_FOR);
+        for Writer { queue, .. } in writers.iter().take(if all { writers.len() } else { 1 }) {
             let dropped = queue.with(|outbox, _| outbox.push(parcel.clone()));
             self.metrics.parcels_dropped.inc_by(dropped as u64);
             queue.filled.notify_one();

@@ -22,6 +22,17 @@ pub(super) struct Reason {
 
 /// The same for what is believed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HolePunch {
+    transport: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct What {
+    what: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct State {
     state: &'static str,
 }
@@ -35,6 +46,15 @@ pub(super) struct PeerMetrics {
     pub(super) dials_failed: Counter,
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
+    pub(super) connections_retired: Counter,
+    pub(super) reservations: Gauge,
+    pub(super) reservations_lost: Counter,
+    pub(super) reservations_refused: Counter,
+    hole_punches: Family<HolePunch, Counter>,
+    pub(super) reservations_given: Gauge,
+    pub(super) circuits: Gauge,
+    pub(super) circuits_cut: Counter,
+    relay_refused: Family<What, Counter>,
     entries: Gauge,
     beliefs: Family<State, Gauge>,
     departed: Gauge,
@@ -64,6 +84,10 @@ impl PeerMetrics {
             add("otela_peer_dials_failed", "Dials that reached nobody", &m.dials_failed);
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
             add("otela_peer_strangers", "Connections closed because the peer is of another mesh", &m.strangers);
+            add("otela_peer_connections_retired", "Connections closed beside better ones", &m.connections_retired);
+            add("otela_peer_reservations_lost", "Relays that relay for us no more", &m.reservations_lost);
+            add("otela_peer_reservations_refused", "Relays that would not relay for us", &m.reservations_refused);
+            add("otela_relay_circuits_cut", "Circuits ended by this relay's limits", &m.circuits_cut);
             add("otela_registry_entries_learned", "Entries that replaced older ones or were new", &m.entries_learned);
             add("otela_gossip_frames_sent", "Gossip frames handed to neighbours", &m.frames_sent);
             add("otela_gossip_sent_bytes", "Bytes of gossip frames, without what the transport adds", &m.bytes_sent);
@@ -74,6 +98,12 @@ impl PeerMetrics {
             add("otela_state_files_set_aside", "State files that could not be used", &m.state_files_set_aside);
             add("otela_state_writes_failed", "Writes of the state that failed", &m.state_writes_failed);
             r.register("otela_peer_connections", "Open connections to other peers", m.connections.clone());
+            r.register("otela_peer_reservations", "Relays that relay for us", m.reservations.clone());
+            let punches = m.hole_punches.clone();
+            r.register("otela_peer_hole_punches", "Tries at a direct way beside a relayed one, by result", punches);
+            r.register("otela_relay_reservations", "Peers that we relay for", m.reservations_given.clone());
+            r.register("otela_relay_circuits", "Connections that we relay now", m.circuits.clone());
+            r.register("otela_relay_refused", "Reservations and circuits refused", m.relay_refused.clone());
             r.register("otela_registry_entries", "Owners in the registry", m.entries.clone());
             r.register("otela_registry_departed", "Owners that have left or were evicted", m.departed.clone());
             r.register("otela_registry_tombstones", "Owners of whom only a tombstone is kept", m.graves.clone());
@@ -83,6 +113,16 @@ impl PeerMetrics {
             r.register("otela_registry_entries_refused", "Entries and accusations refused, by reason", refused);
         });
         m
+    }
+
+    /// Counts a try at a hole punch.
+    pub(super) fn hole_punched(&self, transport: &'static str, result: &'static str) {
+        self.hole_punches.get_or_create(&HolePunch { transport, result }).inc();
+    }
+
+    /// Counts what a relay has refused.
+    pub(super) fn relay_refused(&self, what: &'static str) {
+        self.relay_refused.get_or_create(&What { what }).inc();
     }
 
     /// Counts a refusal, and now and then says so: whoever floods us must not flood the log.

@@ -20,14 +20,15 @@ mod streams;
 mod swarm;
 mod transport;
 pub mod tunnel;
+mod wanted;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
-pub use config::{Patience, PeerConfig};
+pub use config::{Patience, PeerConfig, RelayLimits};
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
-pub use swarm::ListenError;
+pub use swarm::{ListenError, Reach};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
@@ -81,6 +82,7 @@ struct Inner {
     tunnel: tunnel::Tunnel,
     published: gossip::Published,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
+    reach: watch::Receiver<Reach>,
     events: mpsc::Sender<gossip::Event>,
     commands: mpsc::Sender<swarm::Command>,
     metrics: metrics::PeerMetrics,
@@ -106,14 +108,15 @@ impl Peer {
         let protocols = Protocols::of(&config.mesh);
         let counters = metrics::PeerMetrics::register(metrics);
         let offered = protocols.offered(config.serves_http);
-        let (behaviour, streams, inbound) = streams::Behaviour::new(offered, counters.streams_refused.clone());
+        let (behaviour, streams, inbound) =
+            streams::Behaviour::new(offered, protocols.gossip.clone(), counters.streams_refused.clone());
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
-        let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
+        let (swarm_published, addresses, reach) = swarm::Published::new();
         let driver = swarm::Driver::new(
             &config,
             (behaviour, streams.clone()),
-            swarm::Channels { commands: command_queue, events: events.clone(), addresses },
+            swarm::Channels { commands: command_queue, events: events.clone(), published: swarm_published },
             counters.clone(),
         )?;
         let started_unix_ms = gossip::unix_ms();
@@ -126,7 +129,7 @@ impl Peer {
                 events: event_queue,
                 events_to_self: events.clone(),
                 commands: commands.clone(),
-                addresses: addresses_seen.clone(),
+                addresses: addresses.clone(),
             },
             published.clone(),
             counters.clone(),
@@ -148,7 +151,8 @@ impl Peer {
             streams,
             tunnel,
             published,
-            addresses: addresses_seen,
+            addresses,
+            reach,
             events,
             commands,
             metrics: counters,
@@ -229,8 +233,21 @@ impl Peer {
     /// The addresses that this peer announces, each ending in its id.
     #[must_use]
     pub fn addresses(&self) -> Vec<Multiaddr> {
-        let id = libp2p::multiaddr::Protocol::P2p(self.inner.id);
-        self.inner.addresses.borrow().iter().map(|address| address.clone().with(id.clone())).collect()
+        let addresses = self.inner.addresses.borrow();
+        // One at a relay has it already.
+        addresses.iter().filter_map(|address| address.clone().with_p2p(self.inner.id).ok()).collect()
+    }
+
+    /// How others can reach this peer.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        self.inner.reach.borrow().clone()
+    }
+
+    /// Resolves when somebody who never met this peer can reach it.
+    pub async fn reachable(&self) {
+        // It ends otherwise only while the peer stops.
+        let _ = self.inner.reach.clone().wait_for(Reach::is_reachable).await;
     }
 
     /// The open connections to other peers.
@@ -282,7 +299,8 @@ impl Peer {
         }
     }
 
-    /// Sends an HTTP request to another peer and returns the head of its answer. Dropping the future, or the
+    /// Sends an HTTP request to another peer and returns the head of its answer, and the connection that carries it.
+    /// Dropping the future, or the
     /// answer's body before its end, cancels the request there. A failure takes the peer out of rotation.
     ///
     /// # Errors
@@ -292,15 +310,22 @@ impl Peer {
         to: &PeerId,
         head: request::Parts,
         body: RequestBody,
-    ) -> Result<(Response<PooledBody>, Path), SendError> {
+    ) -> Result<(Response<PooledBody>, Arc<Connection>), SendError> {
         let connection = self.connect(to).await?;
-        let sent = self.inner.tunnel.send(&connection, head, body).await;
+        let sent = match self.inner.tunnel.send(&connection, head, body).await {
+            Err(SendError::Broken { delivered, .. }) if connection.is_lost().await => {
+                Err(SendError::PathLost { delivered })
+            }
+            sent => sent,
+        };
         // One stream that broke on a connection that stands says nothing of the node: a prompt that breaks its
-        // engine must not take it out of rotation for others.
-        if let Err(error) = &sent
-            && !matches!(error, SendError::Busy)
-            && (!matches!(error, SendError::Broken { .. }) || !connection.is_open())
-        {
+        // engine must not take it out of rotation for others. Neither does a relay that is gone.
+        let is_telling = |error: &SendError| match error {
+            SendError::Busy | SendError::PathLost { .. } => false,
+            SendError::Broken { .. } => !connection.is_open(),
+            SendError::Connect(_) | SendError::ConnectTimeout(_) => true,
+        };
+        if sent.as_ref().is_err_and(is_telling) {
             self.report_failure(to);
         }
         let answer = sent?;
@@ -308,7 +333,7 @@ impl Peer {
             // A full queue loses a good word; the next answer says the same.
             let _ = self.inner.events.try_send(gossip::Event::Served(*to));
         }
-        Ok((answer, connection.path()))
+        Ok((answer, connection))
     }
 
     /// Takes a peer out of rotation for a while, because it failed to answer.

@@ -49,6 +49,7 @@ async fn start_as(
         bootstrap,
         state,
         serves_http: role == Role::Node,
+        relay: RelayLimits::default(),
         site: None,
         patience: Patience::default(),
         software: "test".into(),
@@ -95,8 +96,8 @@ fn echo(running: &mut Running) {
 
 async fn ask(from: &Peer, to: &PeerId, text: &'static str) -> Result<Bytes, SendError> {
     let head = Request::post("/echo").header("host", "node").body(()).unwrap().into_parts().0;
-    let (response, path) = from.send(to, head, RequestBody::Whole(Bytes::from_static(text.as_bytes()))).await?;
-    assert_eq!(path, Path::Direct);
+    let (response, connection) = from.send(to, head, RequestBody::Whole(Bytes::from_static(text.as_bytes()))).await?;
+    assert_eq!(connection.path(), Path::Direct);
     Ok(response.into_body().collect().await.unwrap().to_bytes())
 }
 
@@ -179,6 +180,7 @@ async fn a_taken_port_is_one_clear_error() {
         bootstrap: vec![],
         state: None,
         serves_http: false,
+        relay: RelayLimits::default(),
         site: None,
         patience: Patience::default(),
         software: String::new(),

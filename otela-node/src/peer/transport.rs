@@ -3,12 +3,13 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
-use super::defaults::{MUXER_STREAMS_MAX, QUIC_SILENCE_MAX};
+use super::defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX};
+use futures::future::Either;
 use libp2p::{
     Multiaddr, PeerId, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
     identity::Keypair,
-    noise, quic, tcp, yamux,
+    noise, quic, relay, tcp, yamux,
 };
 use std::{
     io,
@@ -20,28 +21,40 @@ use std::{
 #[error("cannot set up encryption with this key")]
 pub struct TransportError(#[source] noise::Error);
 
-/// Every transport, encrypted and multiplexed.
-pub(super) fn build(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, TransportError> {
+/// Every transport, encrypted and multiplexed, and the behaviour that belongs to the one over relays.
+pub(super) fn build(
+    key: &Keypair,
+) -> Result<(Boxed<(PeerId, StreamMuxerBox)>, relay::client::Behaviour), TransportError> {
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(MUXER_STREAMS_MAX);
+    let noise = noise::Config::new(key).map_err(TransportError)?;
+    let (circuits, client) = relay::client::new(key.public().to_peer_id());
+    let circuits = circuits
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise.clone())
+        .multiplex(muxer.clone())
+        .timeout(HANDSHAKE_WITHIN);
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(key).map_err(TransportError)?)
+        .authenticate(noise)
         .multiplex(muxer)
-        .timeout(std::time::Duration::from_secs(10));
+        .timeout(HANDSHAKE_WITHIN);
     let mut quic_config = quic::Config::new(key);
     quic_config.max_concurrent_stream_limit = MUXER_STREAMS_MAX as u32;
     // A process that is killed sends no reset over UDP: silence is all that tells.
     quic_config.max_idle_timeout = QUIC_SILENCE_MAX.as_millis() as u32;
     quic_config.keep_alive_interval = QUIC_SILENCE_MAX / 3;
     let quic = quic::tokio::Transport::new(quic_config);
-    Ok(tcp
-        .or_transport(quic)
+    // Circuits come first: the others would take an address through a relay for that of the relay.
+    let transport = circuits
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .or_transport(tcp.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
+        .or_transport(quic.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
         .map(|either, _| match either {
-            futures::future::Either::Left((peer, muxer)) => (peer, StreamMuxerBox::new(muxer)),
-            futures::future::Either::Right((peer, muxer)) => (peer, StreamMuxerBox::new(muxer)),
+            Either::Left(Either::Left(out) | Either::Right(out)) | Either::Right(out) => out,
         })
-        .boxed())
+        .boxed();
+    Ok((transport, client))
 }
 
 /// libp2p listens with `SO_REUSEPORT`, so two processes of one user can bind the same port and the kernel deals
@@ -55,7 +68,7 @@ pub(super) fn check_free(address: &Multiaddr) -> io::Result<()> {
 }
 
 /// The socket of an address and whether it is TCP.
-fn socket_of(address: &Multiaddr) -> Option<(SocketAddr, bool)> {
+pub(super) fn socket_of(address: &Multiaddr) -> Option<(SocketAddr, bool)> {
     use libp2p::multiaddr::Protocol;
     let mut parts = address.iter();
     let ip = match parts.next()? {

@@ -51,13 +51,13 @@ type Pools = HashMap<ConnectionId, Arc<Pool<Substreams>>>;
 #[derive(Debug)]
 pub(super) struct Tunnel {
     protocol: StreamProtocol,
-    pools: RwLock<Pools>,
+    pools: Arc<RwLock<Pools>>,
     tasks: Tasks,
 }
 
 impl Tunnel {
     pub(super) fn new(protocol: StreamProtocol, tasks: Tasks) -> Self {
-        Self { protocol, pools: RwLock::default(), tasks }
+        Self { protocol, pools: Arc::default(), tasks }
     }
 
     /// Sends a request over `connection`; see [`Pool::send`] for errors and cancellation.
@@ -85,7 +85,6 @@ impl Tunnel {
         }
         drop(pools);
         let mut pools = self.pools.write().unwrap_or_else(PoisonError::into_inner);
-        pools.retain(|_, pool| pool.connector().connection.is_open());
         let pool = pools.entry(connection.id()).or_insert_with(|| {
             let limits = PoolLimits {
                 in_use_max: TUNNEL_IN_USE_MAX,
@@ -97,9 +96,19 @@ impl Tunnel {
                 resend_delivered: false,
             };
             let connector = Substreams { connection: Arc::clone(connection), protocol: self.protocol.clone() };
+            self.forget_when_retired(Arc::clone(connection));
             Arc::new(Pool::new(connector, limits, self.tasks.clone()))
         });
         Arc::clone(pool)
+    }
+
+    /// Closes what rests on a connection once that takes no new requests, so that the connection can be closed.
+    fn forget_when_retired(&self, connection: Arc<Connection>) {
+        let pools = Arc::clone(&self.pools);
+        self.tasks.spawn(async move {
+            connection.retired().await;
+            pools.write().unwrap_or_else(PoisonError::into_inner).remove(&connection.id());
+        });
     }
 }
 

@@ -198,9 +198,11 @@ impl Liveness {
     }
 
     /// A link broke. If the peer lives it can be reached again at once; whom nobody expects to live is left alone.
-    pub(crate) fn link_down(&mut self, peer: PeerId, ctx: &mut Ctx<'_>) {
+    pub(crate) fn link_down(&mut self, peer: PeerId, relayed: bool, ctx: &mut Ctx<'_>) {
         let was_given_up = matches!(self.belief(&peer), Belief::Suspect(_) | Belief::Evicted(_));
-        self.cannot_reach(peer, Duration::ZERO, ctx);
+        if !relayed {
+            self.cannot_reach(peer, Duration::ZERO, ctx);
+        }
         let present = ctx.registry.rank(&peer).is_some_and(|rank| rank.lifecycle != Lifecycle::Left);
         if present && !was_given_up && !self.probes.is_probing(&peer) {
             self.begin_watch(peer, ctx);

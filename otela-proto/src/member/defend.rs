@@ -44,6 +44,14 @@ impl Defence {
         self.woke_at = Some(now);
     }
 
+    /// After a long sleep: until when nothing new is said of ourselves. It would count as an answer to what we have not
+    /// heard yet, and keep a session that everybody has given up.
+    pub(super) fn is_silent_until(&self, now: Duration) -> Option<Duration> {
+        // The answer itself, which may be a new session, comes first.
+        let after = Duration::from_millis(100);
+        self.woke_at.map(|woke| woke + NEWS_WITHIN + after).filter(|until| *until > now)
+    }
+
     /// Until when more is waited for that is said against us, before an answer.
     fn wait(&mut self, has_votes: bool, now: Duration) -> Option<Duration> {
         let news = self.woke_at.map(|woke| woke + NEWS_WITHIN);

@@ -109,12 +109,19 @@ impl Member {
         }
     }
 
-    pub(super) fn link_down(&mut self, peer: PeerId, now: Now, out: &mut Vec<Output>, charges: &mut Vec<Charge>) {
+    pub(super) fn link_down(
+        &mut self,
+        peer: PeerId,
+        relayed: bool,
+        now: Now,
+        out: &mut Vec<Output>,
+        charges: &mut Vec<Charge>,
+    ) {
         // A farewell without an end of the link was none.
         let farewell = self.farewells.remove(&peer).is_some_and(|at| at + FAREWELL_WITHIN > now.mono);
         self.meetings.insisting.remove(&peer);
         if self.links.down(&peer) && !farewell {
-            self.detect(now, out, charges, |liveness, ctx| liveness.link_down(peer, ctx));
+            self.detect(now, out, charges, |liveness, ctx| liveness.link_down(peer, relayed, ctx));
         }
     }
 

@@ -107,7 +107,8 @@ impl Member {
         let mut charges = Vec::new();
         match input {
             Input::LinkUp { peer, rtt } => self.link_up(peer, rtt, now, out, &mut charges),
-            Input::LinkDown(peer) => self.link_down(peer, now, out, &mut charges),
+            Input::LinkDown(peer) => self.link_down(peer, false, now, out, &mut charges),
+            Input::RelayedLinkDown(peer) => self.link_down(peer, true, now, out, &mut charges),
             Input::Unreachable(peer) => self.detect(now, out, &mut charges, |l, ctx| l.not_reached(peer, ctx)),
             Input::Failed(peer) => self.detect(now, out, &mut charges, |l, ctx| l.failed(peer, ctx)),
             Input::Served(peer) => self.detect(now, out, &mut charges, |l, ctx| l.heard(peer, ctx)),
@@ -123,11 +124,11 @@ impl Member {
             }
             Input::Addresses(addresses) => {
                 self.own.set_addresses(addresses);
-                self.publish(now, out);
+                self.publish_in_time(now, out);
             }
             Input::Announce(announcement) if self.own.has_said(&announcement) => {}
             Input::Announce(announcement) => match self.own.announce(*announcement) {
-                Ok(()) => self.publish(now, out),
+                Ok(()) => self.publish_in_time(now, out),
                 Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
             },
             Input::Leave => {
@@ -234,6 +235,14 @@ impl Member {
     }
 
     /// Publishes this peer's own entry under a new version.
+    /// Publishes what is new of ourselves, unless it has to wait.
+    fn publish_in_time(&mut self, now: Now, out: &mut Vec<Output>) {
+        match self.defence.is_silent_until(now.mono) {
+            Some(until) if self.own.announced().lifecycle < Lifecycle::Down => self.renew_at = self.renew_at.min(until),
+            _ => self.publish(now, out),
+        }
+    }
+
     fn publish(&mut self, now: Now, out: &mut Vec<Output>) {
         if self.stopped {
             return;

@@ -436,9 +436,13 @@ fn who_wakes_from_a_long_sleep_and_hears_one_vote_waits_for_the_others_and_then_
     let vote = Accusation::sign(&mesh.keys[2], &mesh_name(), charge, WALL_MS).unwrap();
     let from = mesh.id(2);
     mesh.input(sleeper, Input::Entries { from, entries: Vec::new(), accusations: vec![vote] });
+    // Its addresses have changed meanwhile: that is no answer to what was said.
+    mesh.input(sleeper, Input::Addresses(vec!["/ip4/10.9.9.9/tcp/1".parse().unwrap()]));
     mesh.silent[sleeper] = false;
     mesh.run(Duration::from_millis(2_900));
     assert_eq!(mesh.members[sleeper].own.rank(), rank, "neither refuted nor begun anew");
     mesh.run(Duration::from_millis(200));
     assert!(mesh.members[sleeper].session() > before);
+    let entry = mesh.members[sleeper].registry.get(&mesh.id(sleeper)).unwrap();
+    assert_eq!(entry.payload().multiaddrs().next(), Some("/ip4/10.9.9.9/tcp/1".parse().unwrap()));
 }

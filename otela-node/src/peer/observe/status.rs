@@ -1,7 +1,7 @@
 //! What this peer is and how it stands: the answer behind `otela status`.
 
 use super::{Observed, json::roles};
-use crate::peer::{Path, Peer, defaults::SKEW_WARN};
+use crate::peer::{Path, Peer, Reach, defaults::SKEW_WARN};
 use otela_proto::{
     entry::Refusal,
     lifecycle::Lifecycle,
@@ -16,7 +16,9 @@ pub(super) fn status(observed: &Observed) -> Value {
     let view = peer.view();
     let own = view.node(&peer.id()).map(|node| &node.entry);
     let refusals = peer.refusals();
+    let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined(), &refusals);
+    warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
     json!({
         "id": peer.id().to_string(),
@@ -28,6 +30,12 @@ pub(super) fn status(observed: &Observed) -> Value {
         "started_at_ms": own.map(|entry| entry.payload().started_at_ms),
         "joined": peer.has_joined(),
         "clock_skew_ms": peer.skew_ms(),
+        "reach": {
+            "reachable": reach.is_reachable(),
+            "dialled": reach.is_dialled,
+            "relays": reach.relays.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "relays_known": reach.relays_known,
+        },
         "addresses": peer.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nodes": nodes(&view),
         "models": models(&view),
@@ -111,6 +119,16 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
     warnings
 }
 
+fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, String)> {
+    (has_joined && !reach.is_reachable()).then(|| {
+        let known = reach.relays_known.unwrap_or(0);
+        let message = format!(
+            "Nobody who has not met this peer can reach it: none of the {known} known relays relays for it, and nobody has connected to an address of its own. See its log for why relays refuse, start another relay, or tell it --external."
+        );
+        ("unreachable", message)
+    })
+}
+
 /// `skew_ms`: how far the neighbours' clocks are ahead of ours.
 fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
     let off = Duration::from_millis(skew_ms?.unsigned_abs());
@@ -127,6 +145,7 @@ fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libp2p::PeerId;
 
     #[test]
     fn warnings_say_what_to_do_and_are_silent_when_all_is_well() {
@@ -136,6 +155,17 @@ mod tests {
         assert_eq!(codes(warnings(Some("no bootstrap has answered yet"), &[])), ["not_joined"]);
         let refused = [("entries", "from_the_future", 3), ("strangers", "other_mesh", 1)];
         assert_eq!(codes(warnings(None, &refused)), ["from_the_future", "strangers"]);
+    }
+
+    #[test]
+    fn p45_a_peer_that_nobody_could_reach_is_warned_of_once_that_is_known() {
+        let mut reach = Reach::default();
+        assert!(!reach.is_reachable() && reach_warning(&reach, false).is_none(), "it has not been told yet");
+        reach.relays_known = Some(2);
+        assert!(reach_warning(&reach, true).is_some_and(|(_, line)| line.contains("2 known relays")));
+        assert!(Reach { relays_known: Some(0), ..Reach::default() }.is_reachable(), "nothing better can be had");
+        assert!(Reach { is_dialled: true, ..reach.clone() }.is_reachable());
+        assert!(Reach { relays: vec![PeerId::random()], ..reach }.is_reachable());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::{Identity, PeerConfig, gossip, tests::until};
+use crate::peer::{Identity, PeerConfig, RelayLimits, gossip, tests::until};
 use libp2p_identity::Keypair;
 use otela_proto::{
     entry::{Draft, Entry, Rank},
@@ -57,6 +57,7 @@ impl Scene {
             bootstrap: vec![],
             state: None,
             serves_http: false,
+            relay: RelayLimits::default(),
             site: None,
             patience: crate::peer::Patience::default(),
             software: "test".into(),

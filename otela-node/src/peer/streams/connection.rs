@@ -1,13 +1,28 @@
 //! One open connection to a peer.
 
-use super::{EndingIo, handler::Open};
-use libp2p::{Multiaddr, PeerId, StreamProtocol, core::ConnectedPoint, multiaddr::Protocol, swarm::ConnectionId};
+use super::{
+    EndingIo,
+    ending::{Life, now_ms},
+    handler::{Open, Substreams},
+};
+use crate::peer::{
+    defaults::{PATH_LOST_WITHIN, RETIRED_FOR},
+    swarm::relay_of,
+};
+use libp2p::{
+    Multiaddr, PeerId, StreamProtocol,
+    core::{ConnectedPoint, Endpoint},
+    multiaddr::Protocol,
+    swarm::ConnectionId,
+};
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 /// How a peer is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,9 +35,25 @@ pub enum Path {
 
 /// What carries a connection. A dead peer shows at once over TCP, and after seconds over QUIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Carrier {
+pub(in crate::peer) enum Carrier {
     Tcp,
     Quic,
+}
+
+impl Carrier {
+    /// That of an address.
+    pub(in crate::peer) fn of(address: &Multiaddr) -> Self {
+        let quic = address.iter().any(|part| matches!(part, Protocol::QuicV1));
+        if quic { Self::Quic } else { Self::Tcp }
+    }
+
+    /// Its name in metrics.
+    pub(in crate::peer) const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Quic => "quic",
+        }
+    }
 }
 
 /// One open connection to a peer.
@@ -33,13 +64,19 @@ pub struct Connection {
     path: Path,
     carrier: Carrier,
     remote: Multiaddr,
+    /// Through whom, if it is relayed.
+    relay: Option<PeerId>,
+    /// Whether we are the side that began it; of a hole punch both sides dial, and one of them counts as this.
+    ours: bool,
     rtt_micros: AtomicU64,
     since: Instant,
+    began_ms: u64,
     /// When it was last said that the peer serves, in milliseconds after `since`; 0 for never.
     served_ms: AtomicU64,
+    retired_at: OnceLock<Instant>,
     opens: mpsc::Sender<Open>,
-    /// Cancelled when the connection has ended or is given up; see [`EndingIo`].
-    ended: CancellationToken,
+    protocols: Substreams,
+    life: Life,
 }
 
 /// Why no substream could be opened. Nothing was sent.
@@ -60,20 +97,40 @@ pub enum OpenError {
 }
 
 impl Connection {
-    /// `opens` leads to the connection's handler; `ended` ends its streams.
+    /// `opens` leads to the connection's handler.
     pub(super) fn new(
         id: ConnectionId,
         peer: PeerId,
         endpoint: &ConnectedPoint,
-        opens: mpsc::Sender<Open>,
-        ended: CancellationToken,
+        (opens, protocols): (mpsc::Sender<Open>, Substreams),
+        life: Life,
     ) -> Self {
         let path = if endpoint.is_relayed() { Path::Relayed } else { Path::Direct };
         let remote = endpoint.get_remote_address().clone();
-        let quic = remote.iter().any(|part| matches!(part, Protocol::QuicV1));
-        let carrier = if quic { Carrier::Quic } else { Carrier::Tcp };
-        let (rtt_micros, since, served_ms) = (u64::MAX.into(), Instant::now(), 0.into());
-        Self { id, peer, path, carrier, remote, rtt_micros, since, served_ms, opens, ended }
+        let (through, ours) = match endpoint {
+            ConnectedPoint::Dialer { address, role_override, .. } => (address, *role_override == Endpoint::Dialer),
+            ConnectedPoint::Listener { local_addr, .. } => (local_addr, false),
+        };
+        let carrier = Carrier::of(through);
+        let relay = relay_of(through);
+        let (rtt_micros, since, began_ms, served_ms) = (u64::MAX.into(), Instant::now(), now_ms(), 0.into());
+        Self {
+            id,
+            peer,
+            path,
+            carrier,
+            remote,
+            relay,
+            ours,
+            rtt_micros,
+            since,
+            began_ms,
+            served_ms,
+            retired_at: OnceLock::new(),
+            opens,
+            protocols,
+            life,
+        }
     }
 
     /// The swarm's name for it.
@@ -96,6 +153,12 @@ impl Connection {
         self.peer
     }
 
+    /// The relay that it goes through, if it is relayed.
+    #[must_use]
+    pub fn relay(&self) -> Option<PeerId> {
+        self.relay
+    }
+
     /// Direct or relayed.
     #[must_use]
     pub fn path(&self) -> Path {
@@ -116,8 +179,28 @@ impl Connection {
     }
 
     /// What carries it.
-    pub(super) fn carrier(&self) -> Carrier {
+    pub(in crate::peer) fn carrier(&self) -> Carrier {
         self.carrier
+    }
+
+    /// Whether we began it.
+    pub(in crate::peer) fn is_ours(&self) -> bool {
+        self.ours
+    }
+
+    /// For how long it has stood.
+    pub(super) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// When it began, in milliseconds of [`now_ms`].
+    pub(super) fn began_ms(&self) -> u64 {
+        self.began_ms
+    }
+
+    /// Whether nothing has come on it since `ms`, in milliseconds of [`now_ms`].
+    pub(super) fn is_silent_since(&self, ms: u64) -> bool {
+        self.life.heard_ms() < ms
     }
 
     /// Keeps a measured round trip.
@@ -128,13 +211,43 @@ impl Connection {
 
     /// Ends its streams, and takes no new ones.
     pub(super) fn end(&self) {
-        self.ended.cancel();
+        self.life.ended.cancel();
+        self.life.retired.cancel();
+    }
+
+    /// Takes no new requests, as there is a better connection; those that run finish.
+    pub(super) fn retire(&self) {
+        self.retired_at.get_or_init(Instant::now);
+        self.life.retired.cancel();
+    }
+
+    /// Whether it was retired and nothing runs on it. For a moment the other side may not have seen the better one.
+    pub(super) fn is_unused(&self) -> bool {
+        self.retired_at.get().is_some_and(|at| at.elapsed() >= RETIRED_FOR) && self.life.users() == 0
+    }
+
+    /// Whether it takes no new requests.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.life.retired.is_cancelled()
+    }
+
+    /// Resolves when it takes no new requests.
+    pub(in crate::peer) async fn retired(&self) {
+        self.life.retired.cancelled().await;
+    }
+
+    /// Whether something broke on it because a relayed connection has ended, which is the relay's doing as often as
+    /// the peer's. Waits a moment to find out.
+    pub async fn is_lost(&self) -> bool {
+        let ended = tokio::time::timeout(PATH_LOST_WITHIN, self.life.ended.cancelled());
+        self.path == Path::Relayed && ended.await.is_ok()
     }
 
     /// Whether it is open, as far as is known.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.opens.is_closed() && !self.ended.is_cancelled()
+        !self.opens.is_closed() && !self.life.ended.is_cancelled()
     }
 
     /// A new substream. With lazy negotiation a protocol that the remote does not speak may only show at the
@@ -144,9 +257,10 @@ impl Connection {
     /// [`OpenError`].
     pub async fn open(&self, protocol: StreamProtocol) -> Result<EndingIo, OpenError> {
         let (reply, stream) = oneshot::channel();
+        let counts = self.protocols.counts(&protocol);
         self.opens.send(Open { protocol, reply }).await.map_err(|_| OpenError::Closed)?;
         let stream = stream.await.map_err(|_| OpenError::Closed)??;
-        Ok(EndingIo::new(stream, self.ended.clone()))
+        Ok(EndingIo::new(stream, &self.life, counts))
     }
 }
 

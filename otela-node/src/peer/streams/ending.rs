@@ -7,7 +7,12 @@ use libp2p::Stream;
 use std::{
     fmt, io,
     pin::Pin,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
+    time::Instant,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::{
@@ -15,15 +20,69 @@ use tokio_util::{
     sync::{CancellationToken, WaitForCancellationFutureOwned},
 };
 
+/// What a connection and its substreams share.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Life {
+    /// Cancelled when the connection has ended or is given up.
+    pub(super) ended: CancellationToken,
+    /// Cancelled when a better connection is there: no new requests, and those that run finish.
+    pub(super) retired: CancellationToken,
+    /// Substreams that requests use or wait on.
+    users: Arc<AtomicUsize>,
+    /// When something was last read, in milliseconds of [`now_ms`].
+    heard_ms: Arc<AtomicU64>,
+}
+
+/// Milliseconds since this was first asked for.
+pub(super) fn now_ms() -> u64 {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    // Zero is for never.
+    u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+impl Life {
+    /// Substreams that requests use, or that rest between requests, on both sides together.
+    pub(super) fn users(&self) -> usize {
+        self.users.load(Ordering::Acquire)
+    }
+
+    /// When something was last read, in milliseconds of [`now_ms`]; 0 for never.
+    pub(super) fn heard_ms(&self) -> u64 {
+        self.heard_ms.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts as a user of a connection for as long as it lives.
+#[derive(Debug)]
+struct User(Arc<AtomicUsize>);
+
+impl User {
+    fn new(users: &Arc<AtomicUsize>) -> Self {
+        users.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(users))
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A substream for tokio.
 pub struct EndingIo {
     stream: Compat<Stream>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
+    heard_ms: Arc<AtomicU64>,
+    _user: Option<User>,
 }
 
 impl EndingIo {
-    pub(super) fn new(stream: Stream, ended: CancellationToken) -> Self {
-        Self { stream: stream.compat(), ended: Box::pin(ended.cancelled_owned()) }
+    /// `counts`: whether a connection with this substream is in use.
+    pub(super) fn new(stream: Stream, life: &Life, counts: bool) -> Self {
+        let ended = Box::pin(life.ended.clone().cancelled_owned());
+        let heard_ms = Arc::clone(&life.heard_ms);
+        Self { stream: stream.compat(), ended, heard_ms, _user: counts.then(|| User::new(&life.users)) }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -43,7 +102,12 @@ impl fmt::Debug for EndingIo {
 impl AsyncRead for EndingIo {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.heard_ms.store(now_ms(), Ordering::Relaxed);
+        }
+        polled
     }
 }
 

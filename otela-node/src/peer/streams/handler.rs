@@ -1,6 +1,6 @@
 //! The half of the stream behaviour that lives in each connection's task.
 
-use super::{EndingIo, Inbound, OpenError};
+use super::{EndingIo, Inbound, OpenError, ending::Life};
 use futures::future::{Ready, ready};
 use libp2p::{
     PeerId, Stream, StreamProtocol,
@@ -17,7 +17,6 @@ use std::{
     task::{Context, Poll},
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
 /// A request for a substream.
 #[derive(Debug)]
@@ -26,11 +25,26 @@ pub(super) struct Open {
     pub(super) reply: oneshot::Sender<Result<Stream, OpenError>>,
 }
 
+/// The protocols of our substreams.
+#[derive(Debug, Clone)]
+pub(super) struct Substreams {
+    /// Those that we accept.
+    pub(super) accepted: Arc<[StreamProtocol]>,
+    /// The one whose substreams do not make a connection one that is in use.
+    pub(super) background: StreamProtocol,
+}
+
+impl Substreams {
+    /// Whether a connection with such a substream is in use.
+    pub(super) fn counts(&self, protocol: &StreamProtocol) -> bool {
+        *protocol != self.background
+    }
+}
+
 /// Opens and accepts the substreams of one connection. Each open travels with its own reply, so any number are
 /// under way at once.
 #[derive(Debug)]
 pub(crate) struct Handler {
-    protocols: Arc<[StreamProtocol]>,
     requests: mpsc::Receiver<Open>,
     accepting: Accepting,
 }
@@ -39,21 +53,22 @@ pub(crate) struct Handler {
 #[derive(Debug)]
 pub(super) struct Accepting {
     pub(super) peer: PeerId,
+    pub(super) protocols: Substreams,
     pub(super) inbound: mpsc::Sender<Inbound>,
     pub(super) refused: Counter,
-    pub(super) ended: CancellationToken,
+    pub(super) life: Life,
 }
 
 impl Handler {
-    pub(super) fn new(protocols: Arc<[StreamProtocol]>, requests: mpsc::Receiver<Open>, accepting: Accepting) -> Self {
-        Self { protocols, requests, accepting }
+    pub(super) fn new(requests: mpsc::Receiver<Open>, accepting: Accepting) -> Self {
+        Self { requests, accepting }
     }
 }
 
 impl Accepting {
     fn accept(&self, stream: Stream, protocol: StreamProtocol) {
         let peer = self.peer;
-        let stream = EndingIo::new(stream, self.ended.clone());
+        let stream = EndingIo::new(stream, &self.life, self.protocols.counts(&protocol));
         if self.inbound.try_send(Inbound { peer, protocol, stream }).is_err() {
             // Dropping resets the substream, so the remote learns at once.
             self.refused.inc();
@@ -71,7 +86,7 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = (StreamProtocol, oneshot::Sender<Result<Stream, OpenError>>);
 
     fn listen_protocol(&self) -> SubstreamProtocol<Accept> {
-        SubstreamProtocol::new(Accept(Arc::clone(&self.protocols)), ())
+        SubstreamProtocol::new(Accept(Arc::clone(&self.accepting.protocols.accepted)), ())
     }
 
     fn connection_keep_alive(&self) -> bool {

@@ -9,11 +9,13 @@ mod ending;
 mod handler;
 mod table;
 
+pub(super) use connection::Carrier;
 pub use connection::{Connection, Inbound, OpenError, Path};
 pub use ending::EndingIo;
 pub(super) use table::Streams;
 
-use handler::{Accepting, Handler, Open};
+use ending::Life;
+use handler::{Accepting, Handler, Open, Substreams};
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol,
     core::{ConnectedPoint, Endpoint, transport::PortUse},
@@ -23,11 +25,9 @@ use prometheus_client::metrics::counter::Counter;
 use std::{
     collections::HashMap,
     convert::Infallible,
-    sync::Arc,
     task::{Context, Poll},
 };
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 /// Inbound substreams that wait to be taken up.
 const INBOUND_QUEUE: usize = 4_096;
@@ -38,34 +38,41 @@ const OPEN_QUEUE: usize = 1_024;
 #[derive(Debug)]
 pub(super) struct Behaviour {
     streams: Streams,
-    protocols: Arc<[StreamProtocol]>,
+    protocols: Substreams,
     inbound: mpsc::Sender<Inbound>,
     refused: Counter,
     /// Connections whose establishment a sibling behaviour may still deny: not in the table yet.
-    pending: HashMap<ConnectionId, (mpsc::Sender<Open>, CancellationToken)>,
+    pending: HashMap<ConnectionId, (mpsc::Sender<Open>, Life)>,
 }
 
 impl Behaviour {
-    /// A behaviour that accepts `protocols`. `refused` counts inbound substreams that found the queue full.
-    pub(super) fn new(protocols: Vec<StreamProtocol>, refused: Counter) -> (Self, Streams, mpsc::Receiver<Inbound>) {
+    /// A behaviour that accepts `protocols`. Substreams of `background` do not make a connection one that is in use.
+    /// `refused` counts inbound substreams that found the queue full.
+    pub(super) fn new(
+        protocols: Vec<StreamProtocol>,
+        background: StreamProtocol,
+        refused: Counter,
+    ) -> (Self, Streams, mpsc::Receiver<Inbound>) {
         let (inbound, accepted) = mpsc::channel(INBOUND_QUEUE);
         let streams = Streams::default();
-        let behaviour =
-            Self { streams: streams.clone(), protocols: protocols.into(), inbound, refused, pending: HashMap::new() };
+        let protocols = Substreams { accepted: protocols.into(), background };
+        let behaviour = Self { streams: streams.clone(), protocols, inbound, refused, pending: HashMap::new() };
         (behaviour, streams, accepted)
     }
 
     fn handler(&mut self, id: ConnectionId, peer: PeerId) -> Handler {
         let (opens, requests) = mpsc::channel(OPEN_QUEUE);
-        let ended = CancellationToken::new();
-        self.pending.insert(id, (opens, ended.clone()));
-        let accept = Accepting { peer, inbound: self.inbound.clone(), refused: self.refused.clone(), ended };
-        Handler::new(Arc::clone(&self.protocols), requests, accept)
+        let life = Life::default();
+        self.pending.insert(id, (opens, life.clone()));
+        let protocols = self.protocols.clone();
+        let accepting =
+            Accepting { peer, protocols, inbound: self.inbound.clone(), refused: self.refused.clone(), life };
+        Handler::new(requests, accepting)
     }
 
     fn established(&mut self, id: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
-        let Some((opens, ended)) = self.pending.remove(&id) else { return };
-        self.streams.add(Connection::new(id, peer, endpoint, opens, ended));
+        let Some((opens, life)) = self.pending.remove(&id) else { return };
+        self.streams.add(Connection::new(id, peer, endpoint, (opens, self.protocols.clone()), life));
     }
 
     fn closed(&mut self, id: ConnectionId, peer: &PeerId) {

@@ -1,6 +1,7 @@
 //! The open connections of a peer, and which of several to use.
 
-use super::Connection;
+use super::{Connection, Path, ending::now_ms};
+use crate::peer::defaults::{DUPLICATE_FOR, SILENT_FOR};
 use libp2p::{PeerId, swarm::ConnectionId};
 use std::{
     cmp::Reverse,
@@ -8,6 +9,17 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
+
+/// The order in which connections to one peer are used.
+fn preference(c: &Connection) -> impl Ord + use<> {
+    (c.is_retired(), c.path(), c.carrier(), c.rtt().unwrap_or(Duration::MAX), Reverse(c.id()))
+}
+
+/// The order in which connections to one peer are kept, which is the same on both sides: of two that both sides began
+/// at once the one stays that the lower id began, and of several of these the oldest.
+fn kept(c: &Connection, lower: bool) -> impl Ord + use<> {
+    (c.path(), c.carrier(), c.is_ours() != lower, c.id())
+}
 
 type Table = HashMap<PeerId, Vec<Arc<Connection>>>;
 
@@ -19,12 +31,61 @@ pub(in crate::peer) struct Streams {
 
 impl Streams {
     /// The connection to use for new requests to `peer`: direct before relayed, TCP before QUIC, then the shortest
-    /// round trip, then the newest.
+    /// round trip, then the newest. One that is retired only if there is no other.
     #[must_use]
     pub(in crate::peer) fn best(&self, peer: &PeerId) -> Option<Arc<Connection>> {
         let table = self.read();
         let open = table.get(peer)?.iter().filter(|connection| connection.is_open());
-        open.min_by_key(|c| (c.path(), c.carrier(), c.rtt().unwrap_or(Duration::MAX), Reverse(c.id()))).cloned()
+        open.min_by_key(|c| preference(c)).cloned()
+    }
+
+    /// A direct connection to `peer`, if there is one.
+    #[must_use]
+    pub(in crate::peer) fn direct(&self, peer: &PeerId) -> Option<Arc<Connection>> {
+        self.best(peer).filter(|connection| connection.path() == Path::Direct)
+    }
+
+    /// Of each peer to which there is no direct connection the one that is used.
+    #[must_use]
+    pub(in crate::peer) fn relayed(&self) -> Vec<Arc<Connection>> {
+        let peers: Vec<_> = self.read().keys().copied().collect();
+        let best = peers.iter().filter_map(|peer| self.best(peer));
+        best.filter(|connection| connection.path() == Path::Relayed).collect()
+    }
+
+    /// Looks after peers with several connections: retires those that are not needed beside better ones, and returns
+    /// those to close, which are retired ones that nothing runs on, and dead ones. Whether any peer has several
+    /// connections is the second answer.
+    pub(in crate::peer) fn tidy(&self, me: &PeerId) -> (Vec<Arc<Connection>>, bool) {
+        let (mut unneeded, mut several) = (Vec::new(), false);
+        for (peer, connections) in self.read().iter().filter(|(_, connections)| connections.len() > 1) {
+            several = true;
+            let open = connections.iter().filter(|connection| connection.is_open());
+            let newest_ms = open.clone().map(|connection| connection.began_ms()).max().unwrap_or(0);
+            // When one is added, both sides say something on each. What stays silent leads nowhere: its peer has moved.
+            let decided = now_ms() > newest_ms + SILENT_FOR.as_millis() as u64;
+            let is_dead = |c: &&Arc<Connection>| decided && c.began_ms() < newest_ms && c.is_silent_since(newest_ms);
+            let (dead, alive): (Vec<_>, Vec<_>) = open.partition(is_dead);
+            unneeded.extend(dead.into_iter().cloned());
+            let Some(best) = alive.iter().filter(|c| !c.is_retired()).min_by_key(|c| kept(c, me < peer)) else {
+                continue;
+            };
+            for connection in alive.iter().filter(|connection| connection.id() != best.id()) {
+                let is_worse = best.path() == Path::Direct && connection.path() == Path::Relayed;
+                if is_worse || (connection.age() > DUPLICATE_FOR && best.age() > DUPLICATE_FOR) {
+                    connection.retire();
+                }
+                if connection.is_unused() {
+                    unneeded.push(Arc::clone(connection));
+                }
+            }
+        }
+        (unneeded, several)
+    }
+
+    /// Whether there are several connections to `peer`.
+    pub(in crate::peer) fn has_several(&self, peer: &PeerId) -> bool {
+        self.read().get(peer).is_some_and(|connections| connections.len() > 1)
     }
 
     /// One of the open connections to `peer`.

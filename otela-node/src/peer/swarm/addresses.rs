@@ -1,17 +1,92 @@
 //! Addresses: which of ours are worth telling, and which numbers stand behind the names in others'.
 
-use libp2p::{Multiaddr, multiaddr::Protocol};
-use std::{collections::BTreeSet, io};
+use crate::peer::{
+    defaults::{DIRECT_ADDRESSES_MAX, RELAYED_ADDRESSES_MAX},
+    streams::Carrier,
+};
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
-/// The addresses worth telling others: configured ones, and those we listen on. Loopback and link-local ones
-/// only when there is nothing else, that is on a machine that talks to itself.
+/// The addresses worth telling others: configured ones, those we listen on, and those at relays. Loopback and
+/// link-local ones only when there is nothing else, that is on a machine that talks to itself.
 pub(super) fn announced<'a>(
     listening: impl Iterator<Item = &'a Multiaddr>,
     external: &[Multiaddr],
 ) -> BTreeSet<Multiaddr> {
-    let (near, far): (BTreeSet<_>, BTreeSet<_>) = listening.cloned().partition(is_near);
-    let addresses: BTreeSet<_> = external.iter().cloned().chain(far).collect();
-    if addresses.is_empty() { near } else { addresses }
+    let (near, far): (Vec<_>, Vec<_>) = listening.partition(|address| is_near(address));
+    let far: Vec<_> = external.iter().chain(far).collect();
+    let chosen = if far.is_empty() { near } else { far };
+    let (relayed, own): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|address| is_relayed(address));
+    own.into_iter().take(DIRECT_ADDRESSES_MAX).cloned().chain(of_each_relay(relayed)).collect()
+}
+
+/// One address at each relay, over TCP if there is one, without our own id at its end: whoever reads it knows whose it
+/// is, and each of them is sent to everybody.
+fn of_each_relay(mut relayed: Vec<&Multiaddr>) -> Vec<Multiaddr> {
+    relayed.sort_by_key(|address| (relay_of(address), Carrier::of(address)));
+    relayed.dedup_by_key(|address| relay_of(address));
+    let short = |address: &Multiaddr| {
+        let is_circuit = |part: &Protocol| matches!(part, Protocol::P2pCircuit);
+        let circuit = address.iter().position(|part| is_circuit(&part)).unwrap_or(0);
+        address.iter().take(circuit + 1).collect()
+    };
+    relayed.into_iter().map(short).collect()
+}
+
+/// Whether an address leads through a relay.
+pub(super) fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+/// The relay that an address leads through.
+pub(in crate::peer) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
+    let mut before = None;
+    for part in address {
+        match part {
+            Protocol::P2p(peer) => before = Some(peer),
+            Protocol::P2pCircuit => return before,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Those of a peer's addresses that are tried: not all that it may have written, and none that leads through `me`.
+pub(super) fn bounded(addresses: Vec<Multiaddr>, me: &PeerId) -> Vec<Multiaddr> {
+    let (relayed, own): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_relayed);
+    let relayed = relayed.into_iter().filter(|address| relay_of(address) != Some(*me)).take(RELAYED_ADDRESSES_MAX);
+    own.into_iter().take(DIRECT_ADDRESSES_MAX).chain(relayed).collect()
+}
+
+/// What is dialled first, and what in the second place: a peer's own addresses come before those at relays, and TCP
+/// before QUIC, over which it takes seconds until the death of a peer is noticed.
+pub(super) fn staged(addresses: &[Multiaddr]) -> (Vec<Multiaddr>, Vec<Multiaddr>) {
+    let is_tcp = |address: &&Multiaddr| address.iter().any(|part| matches!(part, Protocol::Tcp(_)));
+    let is_own = |address: &&Multiaddr| !is_relayed(address);
+    let has = |of: &dyn Fn(&&Multiaddr) -> bool| addresses.iter().any(|address| of(&address));
+    let is_first: &dyn Fn(&&Multiaddr) -> bool = if has(&|a| is_own(a) && is_tcp(a)) {
+        &|address| is_own(address) && is_tcp(address)
+    } else if has(&is_own) {
+        &is_own
+    } else {
+        &|_| true
+    };
+    let (first, rest): (Vec<_>, Vec<_>) = addresses.iter().partition(is_first);
+    (first.into_iter().cloned().collect(), rest.into_iter().cloned().collect())
+}
+
+/// Where the TCP connections of this process's network lead that begin at one of its addresses. Empty where the system
+/// does not tell.
+pub(super) fn tcp_remotes(own: IpAddr) -> HashSet<SocketAddr> {
+    let tables = [procfs::net::tcp(), procfs::net::tcp6()].into_iter().flatten().flatten();
+    let from_it = tables.filter(|socket| socket.local_address.ip().to_canonical() == own);
+    from_it
+        .map(|socket| SocketAddr::new(socket.remote_address.ip().to_canonical(), socket.remote_address.port()))
+        .collect()
 }
 
 fn is_near(address: &Multiaddr) -> bool {
@@ -68,6 +143,22 @@ mod tests {
         assert_eq!(announced([&near].into_iter(), &[]), set(&[&near]));
         assert_eq!(announced([&near, &far].into_iter(), &[]), set(&[&far]));
         assert_eq!(announced([&near].into_iter(), std::slice::from_ref(&public)), set(&[&public]));
+    }
+
+    #[test]
+    fn of_each_relay_one_short_address_is_told() {
+        let [first, second, me] = [PeerId::random(), PeerId::random(), PeerId::random()];
+        let at = |relay: &PeerId, how: &str| -> Multiaddr {
+            format!("/ip4/10.77.0.11/{how}/p2p/{relay}/p2p-circuit/p2p/{me}").parse().unwrap()
+        };
+        let all = [at(&first, "udp/1/quic-v1"), at(&first, "tcp/1"), at(&second, "udp/1/quic-v1")];
+        let told = announced(all.iter(), &[]);
+        let short = |relay: &PeerId, how: &str| -> Multiaddr {
+            format!("/ip4/10.77.0.11/{how}/p2p/{relay}/p2p-circuit").parse().unwrap()
+        };
+        assert_eq!(told, [short(&first, "tcp/1"), short(&second, "udp/1/quic-v1")].into());
+        assert!(told.iter().all(|address| relay_of(address).is_some_and(|relay| relay != me)));
+        assert_eq!(bounded(told.into_iter().collect(), &first).len(), 1, "not through ourselves");
     }
 
     #[tokio::test]

@@ -1,31 +1,36 @@
 //! The one loop that owns the swarm: it dials, listens, watches connections, and tells the gossip task.
 
 use super::{
-    addresses::{announced, has_name, resolve_all},
-    dialer::{Dialer, Target, Waiter},
-    net::{self, Net, NetEvent},
+    addresses::{announced, bounded, has_name, is_relayed, resolve_all},
+    dialer::{Contact, Dialer, Target, Waiter},
+    direct::{Look, Search},
+    net::{self, Net},
+    relay::Guests,
+    reservations::Reservations,
 };
 use crate::{
     peer::{
         StartError,
         config::PeerConfig,
-        defaults::{COMPLAIN_EVERY, DIALS_MAX, PING_MISSES_MAX},
+        defaults::{DIALS_MAX, TIDY_EVERY},
         gossip::Event,
         metrics::PeerMetrics,
-        streams::{self, Streams},
+        streams::{self, Carrier, Streams},
         transport,
     },
     tasks::Tasks,
-    telemetry::chain,
 };
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, PeerId, Swarm, ping,
+    Multiaddr, PeerId, Swarm,
+    core::transport::ListenerId,
+    multiaddr::Protocol,
     swarm::{
-        ConnectionId, DialError, SwarmEvent,
+        ConnectionId,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
+use otela_proto::payload::Role;
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -48,7 +53,9 @@ pub struct ListenError {
 #[derive(Debug)]
 pub(in crate::peer) enum Command {
     /// Stay connected to these, at these addresses.
-    Want(Vec<(PeerId, Vec<Multiaddr>)>),
+    Want(Vec<Contact>),
+    /// These relay for others; the first ones are preferred.
+    Relays(Vec<Contact>),
     /// Dial this one now, and say whether that has led to a connection.
     Dial(PeerId, Vec<Multiaddr>, Waiter),
     /// Dial this one now; events tell what becomes of it.
@@ -62,27 +69,70 @@ type Resolved = (Target, io::Result<Option<DialOpts>>);
 
 /// The driver of one peer.
 pub(in crate::peer) struct Driver {
-    swarm: Swarm<Net>,
-    dialer: Dialer,
+    pub(super) swarm: Swarm<Net>,
+    pub(super) dialer: Dialer,
     commands: mpsc::Receiver<Command>,
-    events: mpsc::Sender<Event>,
-    addresses: watch::Sender<BTreeSet<Multiaddr>>,
+    pub(super) events: mpsc::Sender<Event>,
+    published: Published,
     external: Vec<Multiaddr>,
-    streams: Streams,
+    pub(super) streams: Streams,
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
-    misses: HashMap<ConnectionId, u32>,
-    bootstraps: Vec<Multiaddr>,
-    bootstrap_dials: HashMap<ConnectionId, usize>,
-    complained: HashMap<usize, Instant>,
-    listener_complained: Option<Instant>,
-    metrics: PeerMetrics,
+    pub(super) misses: HashMap<ConnectionId, u32>,
+    pub(super) bootstraps: Vec<Multiaddr>,
+    pub(super) bootstrap_dials: HashMap<ConnectionId, usize>,
+    pub(super) complained: HashMap<usize, Instant>,
+    pub(super) listener_complained: Option<Instant>,
+    /// Whom to stay connected to, relays aside.
+    wanted: Vec<Contact>,
+    reservations: Reservations,
+    is_dialled: bool,
+    is_told: bool,
+    pub(super) search: Search,
+    pub(super) guests: Guests,
+    tidy_at: Option<Instant>,
+    pub(super) metrics: PeerMetrics,
 }
 
 /// The ends of the driver's channels that others hold.
 pub(in crate::peer) struct Channels {
     pub(in crate::peer) commands: mpsc::Receiver<Command>,
     pub(in crate::peer) events: mpsc::Sender<Event>,
+    pub(in crate::peer) published: Published,
+}
+
+/// What the driver tells everybody.
+#[derive(Debug)]
+pub(in crate::peer) struct Published {
     pub(in crate::peer) addresses: watch::Sender<BTreeSet<Multiaddr>>,
+    pub(in crate::peer) reach: watch::Sender<Reach>,
+}
+
+impl Published {
+    pub(in crate::peer) fn new() -> (Self, watch::Receiver<BTreeSet<Multiaddr>>, watch::Receiver<Reach>) {
+        let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
+        let (reach, reach_seen) = watch::channel(Reach::default());
+        (Self { addresses, reach }, addresses_seen, reach_seen)
+    }
+}
+
+/// How others can reach this peer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Somebody has connected to an address of ours, or one was configured.
+    pub is_dialled: bool,
+    /// The relays that relay for this peer.
+    pub relays: Vec<PeerId>,
+    /// How many relays of the mesh could, once the mesh has told.
+    pub relays_known: Option<usize>,
+}
+
+impl Reach {
+    /// Whether somebody who never met this peer can reach it. Where no relay is known nothing better can be had than
+    /// the addresses that it listens on.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.is_dialled || !self.relays.is_empty() || self.relays_known == Some(0)
+    }
 }
 
 impl Driver {
@@ -93,9 +143,8 @@ impl Driver {
         channels: Channels,
         metrics: PeerMetrics,
     ) -> Result<Self, StartError> {
-        let key = config.identity.keypair();
         let (behaviour, streams) = streams;
-        let mut swarm = net::swarm(key, behaviour)?;
+        let mut swarm = net::swarm(config, behaviour)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
@@ -108,7 +157,7 @@ impl Driver {
             dialer,
             commands: channels.commands,
             events: channels.events,
-            addresses: channels.addresses,
+            published: channels.published,
             external: config.external.clone(),
             streams,
             resolved: mpsc::channel(DIALS_MAX),
@@ -117,6 +166,13 @@ impl Driver {
             bootstrap_dials: HashMap::new(),
             complained: HashMap::new(),
             listener_complained: None,
+            wanted: Vec::new(),
+            reservations: Reservations::default(),
+            is_dialled: !config.external.is_empty() || config.roles.contains(&Role::Relay),
+            is_told: false,
+            search: Search::default(),
+            guests: Guests::default(),
+            tidy_at: None,
             metrics,
         })
     }
@@ -126,11 +182,14 @@ impl Driver {
         self.publish_addresses();
         loop {
             let next_dial = self.dialer.next();
+            let next_reservation = self.reservations.next(Instant::now());
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event).await,
                 Some(command) = self.commands.recv() => self.on_command(command),
                 Some((target, opts)) = self.resolved.1.recv() => self.on_resolved(target, opts),
                 () = sleep_until(next_dial) => self.dial_due(&tasks),
+                () = sleep_until(next_reservation) => self.reserve(),
+                () = sleep_until(self.tidy_at) => self.tidy(),
                 () = tasks.stopped() => break,
             }
         }
@@ -140,8 +199,13 @@ impl Driver {
         let now = Instant::now();
         match command {
             Command::Want(wanted) => {
-                let swarm = &self.swarm;
-                self.dialer.want(wanted, |peer| swarm.is_connected(peer), swarm.local_peer_id(), now);
+                self.wanted = wanted;
+                self.want();
+            }
+            Command::Relays(relays) => {
+                self.is_told = true;
+                self.reservations.offer(relays, now);
+                self.reserve();
             }
             Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
@@ -202,117 +266,153 @@ impl Driver {
         }
     }
 
-    async fn on_event(&mut self, event: SwarmEvent<NetEvent>) {
-        match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                self.metrics.connections.inc();
-                self.metrics.connections_opened.inc();
-                self.dialer.connected(peer_id, connection_id, Instant::now());
-                self.bootstrap_dials.remove(&connection_id);
-                tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
-                self.tell(Event::Connected(peer_id, connection_id)).await;
+    /// Tells the dialer whom to stay connected to.
+    fn want(&mut self) {
+        let relays = self.reservations.chosen();
+        let relays = relays.into_iter().filter(|relay| self.wanted.iter().all(|wanted| wanted.peer != relay.peer));
+        let wanted = self.wanted.iter().chain(relays).cloned().collect();
+        let swarm = &self.swarm;
+        self.dialer.want(wanted, |peer| swarm.is_connected(peer), swarm.local_peer_id(), Instant::now());
+    }
+
+    /// Asks relays that are connected to relay for us, as many as are wanted.
+    pub(super) fn reserve(&mut self) {
+        let now = Instant::now();
+        for overdue in self.reservations.overdue(now) {
+            tracing::warn!("a relay does not answer, will ask it again");
+            self.swarm.remove_listener(overdue);
+            self.on_reservation_ended(overdue, "no answer");
+        }
+        let streams = &self.streams;
+        let connected = |relay: &PeerId| streams.direct(relay).map(|connection| connection.remote().clone());
+        for (relay, address) in self.reservations.due(connected, now) {
+            let address = match address.iter().last() {
+                Some(Protocol::P2p(_)) => address,
+                _ => address.with(Protocol::P2p(relay)),
+            };
+            match self.swarm.listen_on(address.with(Protocol::P2pCircuit)) {
+                Ok(listener) => self.reservations.asked(&relay, listener, now),
+                Err(error) => tracing::warn!(%relay, %error, "cannot ask a relay"),
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
-                self.metrics.connections.dec();
-                self.misses.remove(&connection_id);
-                if num_established == 0 {
-                    tracing::debug!(peer = %peer_id, ?cause, "disconnected");
-                    self.dialer.lost(&peer_id, Instant::now());
-                }
-                self.tell(Event::Disconnected { peer: peer_id, id: connection_id, last: num_established == 0 }).await;
-            }
-            SwarmEvent::OutgoingConnectionError { connection_id, error, peer_id } => {
-                self.on_dial_failed(connection_id, &error, peer_id).await;
-            }
-            SwarmEvent::NewListenAddr { address, .. } => {
-                tracing::info!(%address, "listening");
-                self.publish_addresses();
-            }
-            SwarmEvent::ExpiredListenAddr { .. } | SwarmEvent::ListenerClosed { .. } => self.publish_addresses(),
-            SwarmEvent::ListenerError { error, .. } => self.complain_of_listener(&error),
-            SwarmEvent::Behaviour(NetEvent::Ping(event)) => self.on_ping(event),
-            _ => {}
+        }
+        self.want();
+        self.publish_reach();
+    }
+
+    /// A relay relays for us.
+    pub(super) fn on_reserved(&mut self, listener: ListenerId) {
+        if let Some(relay) = self.reservations.held(listener) {
+            tracing::info!(%relay, "reachable through a relay");
+            self.publish_reach();
+            self.look_over_quic(relay);
         }
     }
 
-    /// Out of file descriptors, a listener fails ten times a second.
-    fn complain_of_listener(&mut self, error: &io::Error) {
-        if self.listener_complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
-            self.listener_complained = Some(Instant::now());
-            tracing::warn!(%error, "cannot accept connections of other peers, will go on trying");
-        }
-    }
-
-    async fn on_dial_failed(&mut self, id: ConnectionId, error: &DialError, peer: Option<PeerId>) {
-        let remembered = self.dialer.is_of_remembered(id);
-        let meant = self.dialer.failed(id, Instant::now());
-        if matches!(error, DialError::DialPeerConditionFalse(_)) {
-            return;
-        }
-        self.metrics.dials_failed.inc();
-        tracing::debug!(?peer, %error, "dial failed");
-        self.complain(id, error);
-        // Whoever is known from an earlier run only is nobody yet.
-        if !remembered
-            && let Some(peer) = peer.or(meant)
-            && !self.swarm.is_connected(&peer)
+    /// Lets a relay that we talk to over TCP tell us how we look over QUIC.
+    fn look_over_quic(&mut self, relay: PeerId) {
+        let listens = self.swarm.listeners().any(|own| Carrier::of(own) == Carrier::Quic && !is_relayed(own));
+        let over_tcp = self.streams.direct(&relay).is_some_and(|connection| connection.carrier() == Carrier::Tcp);
+        let contact = self.reservations.contact(&relay);
+        if listens
+            && over_tcp
+            && let Some(contact) = contact
+            && let Some(address) = self.search.over_quic(relay, &contact.addresses, Instant::now())
         {
-            self.tell(Event::Unreachable(peer)).await;
+            self.dial_again(relay, vec![address]);
         }
     }
 
-    /// A bootstrap that does not answer is worth a line now and then; other peers come and go.
-    fn complain(&mut self, id: ConnectionId, error: &DialError) {
-        let Some(bootstrap) = self.bootstrap_dials.remove(&id) else { return };
-        let last = self.complained.get(&bootstrap);
-        if last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
-            return;
+    /// A relay has refused, or relays for us no more.
+    pub(super) fn on_reservation_ended(&mut self, listener: ListenerId, why: &str) {
+        let Some((relay, was_held)) = self.reservations.lost(listener, Instant::now()) else { return };
+        if was_held {
+            self.metrics.reservations_lost.inc();
+            tracing::warn!(%relay, why, "a relay does not relay for this peer any more, will ask again");
+        } else {
+            self.metrics.reservations_refused.inc();
+            tracing::warn!(%relay, why, "a relay does not relay for this peer, will ask again");
         }
-        self.complained.insert(bootstrap, Instant::now());
-        let address = &self.bootstraps[bootstrap];
-        let error = match error {
-            DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
-            DialError::Transport(failures) => {
-                failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
-            }
-            other => other.to_string().replace('\n', " "),
-        };
-        tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying");
+        self.reserve();
     }
 
-    fn on_ping(&mut self, event: ping::Event) {
-        match event.result {
-            Ok(rtt) => {
-                self.misses.remove(&event.connection);
-                self.streams.measured(&event.peer, event.connection, rtt);
+    /// Somebody has connected to an address that we listen on.
+    pub(super) fn on_dialled(&mut self) {
+        self.is_dialled = true;
+        self.publish_reach();
+    }
+
+    fn publish_reach(&self) {
+        let relays = self.reservations.holding();
+        self.metrics.reservations.set(i64::try_from(relays.len()).unwrap_or(i64::MAX));
+        let relays_known = self.is_told.then(|| self.reservations.len());
+        let reach = Reach { is_dialled: self.is_dialled, relays, relays_known };
+        self.published.reach.send_if_modified(|old| {
+            let changed = *old != reach;
+            *old = reach;
+            changed
+        });
+    }
+
+    /// Of several connections to one peer closes those that are not needed, once nothing runs on them, and looks for
+    /// direct ways to peers that have none.
+    pub(super) fn tidy(&mut self) {
+        let (unused, several) = self.streams.tidy(self.swarm.local_peer_id());
+        for connection in unused {
+            tracing::debug!(peer = %connection.peer(), path = ?connection.path(), "closing a connection beside a better one");
+            self.metrics.connections_retired.inc();
+            self.streams.give_up(&connection.peer(), connection.id());
+            self.swarm.close_connection(connection.id());
+        }
+        let relayed = self.streams.relayed();
+        self.tidy_at = (several || !relayed.is_empty()).then(|| Instant::now() + TIDY_EVERY);
+        for Look { connection, again } in self.search.due(relayed, Instant::now()) {
+            let peer = connection.peer();
+            let known = self.wanted.iter().find(|contact| contact.peer == peer);
+            let known = known.or_else(|| self.reservations.contact(&peer));
+            let own: Vec<_> = known.into_iter().flat_map(|contact| &contact.addresses).cloned().collect();
+            let own =
+                bounded(own, self.swarm.local_peer_id()).into_iter().filter(|address| !is_relayed(address)).collect();
+            if let Some(id) = self.dial_again(peer, own) {
+                self.search.dialled(id);
             }
-            Err(ping::Failure::Unsupported) => {}
-            Err(failure) => {
-                let misses = self.misses.entry(event.connection).or_default();
-                *misses += 1;
-                if *misses >= PING_MISSES_MAX {
-                    tracing::warn!(peer = %event.peer, %failure, "closing a connection that does not answer");
-                    self.metrics.connections_closed_by_ping.inc();
-                    self.streams.give_up(&event.peer, event.connection);
-                    self.swarm.close_connection(event.connection);
-                }
+            if again {
+                self.dial_again(peer, vec![connection.remote().clone()]);
             }
         }
     }
 
-    /// The gossip task never waits for the driver, so this wait is bounded by its own work.
-    async fn tell(&mut self, event: Event) {
-        // It is gone only while the peer stops.
-        let _ = self.events.send(event).await;
+    /// Dials a peer that is connected.
+    fn dial_again(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) -> Option<ConnectionId> {
+        if addresses.is_empty() {
+            return None;
+        }
+        let again = DialOpts::peer_id(peer).condition(PeerCondition::Always).addresses(addresses).build();
+        let id = again.connection_id();
+        self.swarm.dial(again).inspect_err(|error| tracing::debug!(%peer, %error, "dial refused")).ok()?;
+        Some(id)
     }
 
-    fn publish_addresses(&self) {
+    pub(super) fn publish_addresses(&mut self) {
         let addresses = announced(self.swarm.listeners(), &self.external);
-        self.addresses.send_if_modified(|old| {
+        if self.swarm.behaviour().relay.is_enabled() {
+            self.tell_guests(&addresses);
+        }
+        self.published.addresses.send_if_modified(|old| {
             let changed = *old != addresses;
             *old = addresses;
             changed
         });
+    }
+
+    /// A relay tells those it relays for where it is, and does not relay before it knows that.
+    fn tell_guests(&mut self, addresses: &BTreeSet<Multiaddr>) {
+        let old: Vec<_> = self.swarm.external_addresses().filter(|old| !addresses.contains(old)).cloned().collect();
+        for gone in old {
+            self.swarm.remove_external_address(&gone);
+        }
+        for address in addresses.iter().filter(|address| !is_relayed(address)) {
+            self.swarm.add_external_address(address.clone());
+        }
     }
 }
 

@@ -2,8 +2,14 @@
 
 mod addresses;
 mod dialer;
+mod direct;
 mod driver;
+mod events;
 mod net;
+mod relay;
+mod reservations;
 
-pub use driver::ListenError;
-pub(super) use driver::{Channels, Command, Driver};
+pub(super) use addresses::relay_of;
+pub(super) use dialer::Contact;
+pub(super) use driver::{Channels, Command, Driver, Published};
+pub use driver::{ListenError, Reach};

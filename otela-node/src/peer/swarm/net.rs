@@ -1,7 +1,11 @@
 //! What the swarm is made of: transports, behaviours and their limits.
 
+use super::relay;
 use crate::peer::{
-    defaults::{CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, PING_EVERY, PING_WITHIN},
+    config::PeerConfig,
+    defaults::{
+        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY, PING_EVERY, PING_WITHIN,
+    },
     streams,
     transport::{self, TransportError},
 };
@@ -9,10 +13,10 @@ use libp2p::{
     Swarm,
     connection_limits::{self, ConnectionLimits},
     core::upgrade::Version,
-    identity::Keypair,
-    ping,
-    swarm::{self, NetworkBehaviour},
+    dcutr, identify, ping,
+    swarm::{self, NetworkBehaviour, behaviour::toggle::Toggle},
 };
+use otela_proto::payload::Role;
 use std::{
     num::{NonZeroU8, NonZeroUsize},
     time::Duration,
@@ -24,26 +28,44 @@ pub(super) struct Net {
     pub(super) limits: connection_limits::Behaviour,
     pub(super) streams: streams::Behaviour,
     pub(super) ping: ping::Behaviour,
+    /// Tells peers how they look from here, which is what they can be dialled at behind a NAT.
+    pub(super) identify: identify::Behaviour,
+    pub(super) relay: Toggle<libp2p::relay::Behaviour>,
+    pub(super) relay_client: libp2p::relay::client::Behaviour,
+    pub(super) dcutr: dcutr::Behaviour,
 }
 
 /// A swarm with `streams` as one of its behaviours. It does not listen yet.
-pub(super) fn swarm(key: &Keypair, streams: streams::Behaviour) -> Result<Swarm<Net>, TransportError> {
+pub(super) fn swarm(config: &PeerConfig, streams: streams::Behaviour) -> Result<Swarm<Net>, TransportError> {
+    let key = config.identity.keypair();
+    let me = key.public().to_peer_id();
+    let (transport, relay_client) = transport::build(key)?;
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))
         .with_max_established(Some(CONNECTIONS_MAX))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));
+    // Listen addresses are told in the registry, signed and filtered.
+    let identify = identify::Config::new(format!("/otela/{}", config.mesh), key.public())
+        .with_agent_version(format!("otela/{}", config.software))
+        .with_hide_listen_addrs(true)
+        .with_cache_size(0)
+        .with_interval(IDENTIFY_EVERY);
     let net = Net {
         limits: connection_limits::Behaviour::new(limits),
         streams,
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_WITHIN)),
+        identify: identify::Behaviour::new(identify),
+        relay: config.roles.contains(&Role::Relay).then(|| relay::behaviour(me, &config.relay)).into(),
+        relay_client,
+        dcutr: dcutr::Behaviour::new(me),
     };
-    let config = swarm::Config::with_tokio_executor()
+    let swarm_config = swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(Duration::from_hours(24))
         .with_substream_upgrade_protocol_override(Version::V1Lazy)
         .with_max_negotiating_inbound_streams(1_024)
         .with_notify_handler_buffer_size(NonZeroUsize::MIN.saturating_add(63))
         .with_per_connection_event_buffer_size(64)
         .with_dial_concurrency_factor(NonZeroU8::MIN.saturating_add(7));
-    Ok(Swarm::new(transport::build(key)?, net, key.public().to_peer_id(), config))
+    Ok(Swarm::new(transport, net, me, swarm_config))
 }

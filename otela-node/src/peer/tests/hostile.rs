@@ -92,6 +92,9 @@ async fn p28_what_others_sign_for_a_peer_is_refused_and_counted() {
     let node = tcp("lab", Role::Node, relay.peer.addresses()).await;
     node.peer.announce(serving("m")).await.unwrap();
     until(&relay.peer, "the node is seen", |view| ready(view, "m") == 1).await;
+    // Its own address and that at the relay: it says no more.
+    let addresses = |view: &View| view.node(&node.peer.id()).map_or(0, |node| node.entry.payload().addresses.len());
+    until(&relay.peer, "its addresses are seen", |view| addresses(view) == 2).await;
     let mut hostile = Hostile::new(&relay).await;
     let genuine = relay.peer.view().node(&node.peer.id()).unwrap().entry.signed().to_vec();
     let mut forged = genuine.clone();

@@ -1,0 +1,211 @@
+//! What the swarm reports, and what the driver makes of it.
+
+use super::{
+    addresses::{is_relayed, tcp_remotes},
+    dialer::Failed,
+    driver::Driver,
+    net::NetEvent,
+};
+use crate::{
+    peer::{
+        defaults::{COMPLAIN_EVERY, PING_MISSES_MAX},
+        gossip::Event,
+        streams::{Carrier, Path},
+        transport::socket_of,
+    },
+    telemetry::chain,
+};
+use libp2p::{
+    Multiaddr, PeerId, dcutr, ping,
+    swarm::{ConnectionId, DialError, SwarmEvent},
+};
+use std::{collections::BTreeSet, io};
+use tokio::time::Instant;
+
+impl Driver {
+    /// Handles one event of the swarm.
+    pub(super) async fn on_event(&mut self, event: SwarmEvent<NetEvent>) {
+        match event {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.metrics.connections.inc();
+                self.metrics.connections_opened.inc();
+                self.dialer.connected(peer_id, connection_id, endpoint.is_relayed(), Instant::now());
+                self.bootstrap_dials.remove(&connection_id);
+                self.search.ended(connection_id);
+                tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
+                if endpoint.is_listener() && !endpoint.is_relayed() {
+                    self.on_dialled();
+                }
+                self.reserve();
+                self.tidy();
+                self.tell(Event::Connected(peer_id, connection_id)).await;
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, endpoint, num_established, cause } => {
+                self.metrics.connections.dec();
+                self.misses.remove(&connection_id);
+                if num_established == 0 {
+                    tracing::debug!(peer = %peer_id, ?cause, "disconnected");
+                    self.dialer.lost(&peer_id, Instant::now());
+                }
+                let (relayed, last) = (endpoint.is_relayed(), num_established == 0);
+                self.tell(Event::Disconnected { peer: peer_id, id: connection_id, relayed, last }).await;
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, peer_id } => {
+                self.on_dial_failed(connection_id, &error, peer_id).await;
+            }
+            SwarmEvent::NewListenAddr { address, listener_id } => {
+                if is_relayed(&address) {
+                    self.on_reserved(listener_id);
+                } else {
+                    tracing::info!(%address, "listening");
+                }
+                self.publish_addresses();
+            }
+            SwarmEvent::ListenerClosed { listener_id, reason, .. } => {
+                let why = reason.err().map_or_else(|| "the connection to it is gone".to_owned(), |error| chain(&error));
+                self.on_reservation_ended(listener_id, &why);
+                self.publish_addresses();
+            }
+            SwarmEvent::ExpiredListenAddr { address, .. } => {
+                self.on_address_gone(&address);
+                self.publish_addresses();
+            }
+            SwarmEvent::ListenerError { error, .. } => self.complain_of_listener(&error),
+            SwarmEvent::Behaviour(event) => self.on_behaviour(event),
+            _ => {}
+        }
+    }
+
+    /// This machine has an address no more. What was connected from it would hang until TCP gives up, which takes a
+    /// quarter of an hour; over QUIC silence tells after seconds.
+    fn on_address_gone(&mut self, address: &Multiaddr) {
+        let Some((own, true)) = socket_of(address).filter(|_| !is_relayed(address)) else { return };
+        let remotes = tcp_remotes(own.ip());
+        for connection in self.streams.all() {
+            let remote = socket_of(connection.remote()).map(|(remote, _)| remote);
+            let is_over_tcp = connection.path() == Path::Direct && connection.carrier() == Carrier::Tcp;
+            if is_over_tcp && remote.is_some_and(|remote| remotes.contains(&remote)) {
+                tracing::info!(peer = %connection.peer(), own = %own.ip(), "closing a connection from an address that is gone");
+                self.streams.give_up(&connection.peer(), connection.id());
+                self.swarm.close_connection(connection.id());
+            }
+        }
+    }
+
+    fn on_behaviour(&mut self, event: NetEvent) {
+        match event {
+            NetEvent::Ping(event) => self.on_ping(event),
+            NetEvent::Relay(event) => {
+                let swarm = &self.swarm;
+                self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
+            }
+            NetEvent::Dcutr(event) => self.on_hole_punch(&event),
+            _ => {}
+        }
+    }
+
+    /// A direct way was looked for to a peer that is reached through a relay.
+    fn on_hole_punch(&mut self, event: &dcutr::Event) {
+        let peer = event.remote_peer_id;
+        match &event.result {
+            Ok(id) => {
+                let carrier = self.streams.get(&peer, *id).map_or("gone", |connection| connection.carrier().name());
+                self.metrics.hole_punched(carrier, "ok");
+                tracing::info!(%peer, carrier, "a direct way was found to a peer that was reached through a relay");
+            }
+            Err(error) => {
+                tracing::debug!(%peer, error = chain(error), "no direct way was found, the relayed one stays");
+            }
+        }
+    }
+
+    /// Counts a try at a hole punch that has failed, once for each transport that was tried.
+    fn on_hole_punch_failed(&self, error: &DialError) {
+        let DialError::Transport(failed) = error else { return };
+        let carriers: BTreeSet<_> = failed.iter().map(|(address, _)| Carrier::of(address).name()).collect();
+        for carrier in carriers {
+            self.metrics.hole_punched(carrier, "failed");
+        }
+    }
+
+    /// Out of file descriptors, a listener fails ten times a second.
+    fn complain_of_listener(&mut self, error: &io::Error) {
+        if self.listener_complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
+            self.listener_complained = Some(Instant::now());
+            tracing::warn!(%error, "cannot accept connections of other peers, will go on trying");
+        }
+    }
+
+    async fn on_dial_failed(&mut self, id: ConnectionId, error: &DialError, peer: Option<PeerId>) {
+        if self.search.ended(id) {
+            return tracing::debug!(?peer, %error, "no direct way by its own addresses");
+        }
+        if !self.dialer.is_ours(id) && peer.is_some_and(|peer| self.swarm.is_connected(&peer)) {
+            return self.on_hole_punch_failed(error);
+        }
+        let remembered = self.dialer.is_of_remembered(id);
+        let unreachable = match self.dialer.failed(id, Instant::now()) {
+            Failed::All(meant) => peer.or(meant),
+            Failed::NotAll => None,
+            Failed::NotWanted => peer,
+        };
+        if matches!(error, DialError::DialPeerConditionFalse(_)) {
+            return;
+        }
+        self.metrics.dials_failed.inc();
+        tracing::debug!(?peer, %error, "dial failed");
+        self.complain(id, error);
+        // Whoever is known from an earlier run only is nobody yet.
+        if !remembered
+            && let Some(peer) = unreachable
+            && !self.swarm.is_connected(&peer)
+        {
+            self.tell(Event::Unreachable(peer)).await;
+        }
+    }
+
+    /// A bootstrap that does not answer is worth a line now and then; other peers come and go.
+    fn complain(&mut self, id: ConnectionId, error: &DialError) {
+        let Some(bootstrap) = self.bootstrap_dials.remove(&id) else { return };
+        let last = self.complained.get(&bootstrap);
+        if last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
+            return;
+        }
+        self.complained.insert(bootstrap, Instant::now());
+        let address = &self.bootstraps[bootstrap];
+        let error = match error {
+            DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
+            DialError::Transport(failures) => {
+                failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
+            }
+            other => other.to_string().replace('\n', " "),
+        };
+        tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying");
+    }
+
+    fn on_ping(&mut self, event: ping::Event) {
+        match event.result {
+            Ok(rtt) => {
+                self.misses.remove(&event.connection);
+                self.streams.measured(&event.peer, event.connection, rtt);
+            }
+            Err(ping::Failure::Unsupported) => {}
+            Err(failure) => {
+                let misses = self.misses.entry(event.connection).or_default();
+                *misses += 1;
+                if *misses >= PING_MISSES_MAX {
+                    tracing::warn!(peer = %event.peer, %failure, "closing a connection that does not answer");
+                    self.metrics.connections_closed_by_ping.inc();
+                    self.streams.give_up(&event.peer, event.connection);
+                    self.swarm.close_connection(event.connection);
+                }
+            }
+        }
+    }
+
+    /// The gossip task never waits for the driver, so this wait is bounded by its own work.
+    async fn tell(&mut self, event: Event) {
+        // It is gone only while the peer stops.
+        let _ = self.events.send(event).await;
+    }
+}

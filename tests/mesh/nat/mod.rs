@@ -1,0 +1,279 @@
+//! Peers behind NATs, in namespaces: relayed at first, direct where the NATs allow it.
+
+mod lab;
+
+use crate::support::{Otela, SOON, eventually, get, post, sum_metric, try_post};
+use futures::future::join_all;
+use lab::{Gateway, Lab};
+use serde_json::{Value, json};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+const TCP: (&str, &str) = ("/ip4/0.0.0.0/tcp/0", "tcp/7411");
+const QUIC: (&str, &str) = ("/ip4/0.0.0.0/udp/0/quic-v1", "udp/7411/quic-v1");
+
+/// Where the registry of each peer is read on its host, and where an ingress listens.
+const NODE: u16 = 7500;
+const INGRESS: u16 = 8080;
+
+/// A relay on a public host, and the address at which others join through it.
+async fn relay(lab: &Lab, host: &str, carrier: &str, flags: &[&str]) -> (Otela, String) {
+    let arguments = ["relay", "--mesh", "test", "--http", "127.0.0.1:7500"];
+    let relay = lab.otela(host, &[&arguments, flags].concat());
+    let id = relay.says("mesh=test peer=").await;
+    relay.says("others join with --bootstrap ").await;
+    (relay, format!("/ip4/{}/{carrier}/p2p/{id}", lab::address(host)))
+}
+
+/// A provider in site `a`.
+fn node(lab: &Lab, bootstrap: &str, listen: &str, flags: &[&str]) -> Otela {
+    let peer =
+        ["start", "--mesh", "test", "--bootstrap", bootstrap, "--peer-listen", listen, "--http", "127.0.0.1:7500"];
+    let engine = ["--process", env!("CARGO_BIN_EXE_otela"), "engine", "m", "--port", "0"];
+    lab.otela("a", &[&peer[..], &engine, flags].concat())
+}
+
+/// An ingress in site `b`.
+async fn ingress(lab: &Lab, bootstrap: &str, listen: &str) -> Otela {
+    let peer =
+        ["ingress", "--mesh", "test", "--bootstrap", bootstrap, "--peer-listen", listen, "--listen", "127.0.0.1:8080"];
+    let ingress = lab.otela("b", &peer);
+    ingress.says("OpenAI base URL: http://").await;
+    ingress
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+fn completion(tokens: u32) -> Value {
+    json!({"model": "m", "prompt": "hello", "max_tokens": tokens})
+}
+
+/// Sends one request in site `b`; the path that its answer took, or what went wrong.
+async fn path(lab: &Lab) -> Result<String, String> {
+    lab.on("b", async || {
+        let answer = try_post(local(INGRESS), "/v1/completions", &completion(1)).await?;
+        match answer.status {
+            200 => Ok(answer.header("x-otela-path").to_owned()),
+            status => Err(format!("{status} {:?}", answer.body)),
+        }
+    })
+    .await
+}
+
+/// Waits until requests take this path; how long that was.
+async fn takes(lab: &Lab, wanted: &str) -> Duration {
+    takes_within(lab, wanted, SOON).await
+}
+
+async fn takes_within(lab: &Lab, wanted: &str, within: Duration) -> Duration {
+    let began = Instant::now();
+    while path(lab).await.as_deref() != Ok(wanted) {
+        assert!(began.elapsed() < within, "no {wanted} path in time: {:?}", path(lab).await);
+    }
+    began.elapsed()
+}
+
+/// A metric of a peer: the sum over the labels that begin like this.
+async fn metric(lab: &Lab, host: &str, port: u16, name: &'static str) -> f64 {
+    let page = lab.on(host, async move || get(local(port), "/metrics").await.body).await;
+    sum_metric(std::str::from_utf8(&page).unwrap(), name)
+}
+
+#[tokio::test]
+async fn lab_netns_p47_endpoint_independent_nats_get_a_direct_way() {
+    for (listen, carrier) in [TCP, QUIC] {
+        let lab = Lab::new(Gateway::Cone, Gateway::Cone);
+        let (_relay, bootstrap) = relay(&lab, "r1", carrier, &[]).await;
+        let _node = node(&lab, &bootstrap, listen, &[]);
+        let _ingress = ingress(&lab, &bootstrap, listen).await;
+        eventually("an answer", async || path(&lab).await.ok()).await;
+        let after = takes(&lab, "direct").await;
+        assert!(after < Duration::from_secs(5), "{carrier}: {after:?}");
+        for (host, port) in [("a", NODE), ("b", INGRESS)] {
+            let name = if carrier == TCP.1 {
+                "otela_peer_hole_punches_total{transport=\"tcp\",result=\"ok\"}"
+            } else {
+                "otela_peer_hole_punches_total{transport=\"quic\",result=\"ok\"}"
+            };
+            eventually("it is counted", async || (metric(&lab, host, port, name).await >= 1.0).then_some(())).await;
+            // To the relay and to each other: the one through the relay is closed.
+        }
+        eventually("the relayed connection is closed", async || {
+            (metric(&lab, "r1", NODE, "otela_relay_circuits ").await == 0.0).then_some(())
+        })
+        .await;
+        assert_eq!(path(&lab).await.as_deref(), Ok("direct"));
+        assert_eq!(metric(&lab, "r1", NODE, "otela_relay_reservations ").await, 2.0);
+    }
+}
+
+#[tokio::test]
+async fn lab_netns_p47_symmetric_nats_stay_relayed_without_a_gap() {
+    for (listen, carrier) in [TCP, QUIC] {
+        let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+        let (_relay, bootstrap) = relay(&lab, "r1", carrier, &[]).await;
+        let _node = node(&lab, &bootstrap, listen, &[]);
+        let _ingress = ingress(&lab, &bootstrap, listen).await;
+        eventually("an answer", async || path(&lab).await.ok()).await;
+        // Whatever is tried meanwhile, nothing is lost.
+        let failed = "otela_peer_hole_punches_total";
+        let (mut requests, began) = (0, Instant::now());
+        while requests < 50 || metric(&lab, "a", NODE, failed).await + metric(&lab, "b", INGRESS, failed).await < 2.0 {
+            assert_eq!(path(&lab).await.as_deref(), Ok("relayed"), "request {requests} with {carrier}");
+            requests += 1;
+            assert!(began.elapsed() < Duration::from_secs(60), "tries at a hole punch are counted");
+        }
+        println!("{carrier}: {requests} requests in {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn lab_netns_p44_large_bodies_and_many_streams_through_a_relay_are_whole() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &["--itl", "20ms"]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    let began = Instant::now();
+    let answer = lab
+        .on("b", async || {
+            let body = json!({"model": "m", "prompt": "x", "image": "A".repeat(8 << 20), "max_tokens": 1});
+            post(local(INGRESS), "/v1/completions", &body).await
+        })
+        .await;
+    println!("8 MiB: {:?}", began.elapsed());
+    assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"));
+    let streams = lab
+        .on("b", async || {
+            let body = json!({"model": "m", "prompt": "x", "max_tokens": 100, "stream": true, "ignore_eos": true});
+            join_all((0..200).map(|_| post(local(INGRESS), "/v1/completions", &body))).await
+        })
+        .await;
+    for answer in &streams {
+        let text = std::str::from_utf8(&answer.body).unwrap();
+        assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"), "{text}");
+        assert!(text.ends_with("data: [DONE]\n\n") && text.matches("\"text\"").count() >= 100, "{text}");
+    }
+    // The two sides may have dialled each other at once.
+    let circuits = metric(&lab, "r1", NODE, "otela_relay_circuits ").await;
+    assert!((1.0..=2.0).contains(&circuits), "all over one connection: {circuits}");
+    println!("200 streams: {:?}", began.elapsed());
+}
+
+/// Sends requests one after the other until `done`; what went wrong with any of them.
+async fn requests_until(lab: &Lab, mut done: impl AsyncFnMut() -> bool) -> Vec<String> {
+    let mut failed = Vec::new();
+    while !done().await {
+        failed.extend(path(lab).await.err());
+    }
+    failed
+}
+
+#[tokio::test]
+async fn lab_netns_p46_a_relay_that_is_killed_costs_no_request_and_is_used_again_when_it_is_back() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let key = lab.dir().join("r1");
+    let flags = ["--key", key.to_str().unwrap()];
+    let (mut first, bootstrap) = relay(&lab, "r1", TCP.1, &flags).await;
+    let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
+    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    let ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    let reserved = async || metric(&lab, "a", NODE, "otela_peer_reservations ").await;
+    eventually(&format!("two reservations\n{}", node.output()), async || (reserved().await == 2.0).then_some(())).await;
+    // Until the circuit is known to go through the one that is killed.
+    let carries = async |host| metric(&lab, host, NODE, "otela_relay_circuits ").await;
+    println!("circuits r1 {} r2 {}", carries("r1").await, carries("r2").await);
+    let killed = Instant::now();
+    first.signal("-KILL");
+    first.ends().await;
+    let failed = requests_until(&lab, async || killed.elapsed() > Duration::from_secs(5)).await;
+    assert!(failed.is_empty(), "{failed:?}\n{}\n{}", node.output(), ingress.output());
+    assert_eq!(reserved().await, 1.0);
+    let back = Instant::now();
+    let _first = relay(&lab, "r1", TCP.1, &flags).await;
+    let failed = requests_until(&lab, async || reserved().await == 2.0).await;
+    println!("reserved again after {:?}", back.elapsed());
+    assert!(failed.is_empty() && back.elapsed() < Duration::from_secs(60), "{failed:?} {:?}", back.elapsed());
+}
+
+#[tokio::test]
+async fn lab_netns_p46_a_relay_that_is_down_at_the_start_is_found_when_it_comes() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let key = lab.dir().join("r1");
+    let flags = ["--key", key.to_str().unwrap()];
+    let (mut first, bootstrap) = relay(&lab, "r1", TCP.1, &flags).await;
+    first.signal("-KILL");
+    first.ends().await;
+    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    node.says("engine started").await;
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    node.says("a bootstrap does not answer").await;
+    let began = Instant::now();
+    let _first = relay(&lab, "r1", TCP.1, &flags).await;
+    takes(&lab, "relayed").await;
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn lab_netns_p46_a_node_whose_address_changes_is_reached_again() {
+    let lab = Lab::new(Gateway::Cone, Gateway::Symmetric);
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    eventually("an answer", async || path(&lab).await.ok()).await;
+    let began = Instant::now();
+    lab.sh("a", "ip addr del 192.168.10.2/24 dev eth0; ip addr add 192.168.10.77/24 dev eth0; ip route add default via 192.168.10.1");
+    node.says("closing a connection from an address that is gone").await;
+    eventually("an answer from the new address", async || path(&lab).await.ok()).await;
+    println!("reached again after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn lab_netns_p45_a_node_is_ready_once_somebody_could_reach_it() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    // It has no place.
+    let (_full, bootstrap) = relay(&lab, "r1", TCP.1, &["--reservations-max", "0"]).await;
+    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    node.says("a relay does not relay for this peer").await;
+    node.says("nobody can reach this node yet").await;
+    let models = || lab.on("b", async || get(local(INGRESS), "/v1/registry/models").await.json());
+    let model = models().await["models"][0].clone();
+    assert_eq!((&model["id"], &model["ready"]), (&json!("m"), &json!(0)), "{model}");
+    let began = Instant::now();
+    let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
+    takes(&lab, "relayed").await;
+    println!("ready after {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn lab_netns_p47_a_stream_over_a_relay_goes_on_when_a_direct_way_appears() {
+    let lab = Lab::new(Gateway::Cone, Gateway::Cone);
+    // Nothing passes between the two gateways at first.
+    lab.sh("net", "nft add table bridge cut; nft add chain bridge cut f \"{ type filter hook forward priority 0; }\"");
+    lab.sh("net", "nft add rule bridge cut f ip saddr 10.77.0.101 ip daddr 10.77.0.102 drop");
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &["--itl", "200ms"]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    lab.sh("net", "nft flush chain bridge cut f");
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 150, "stream": true, "ignore_eos": true});
+    let stream = lab.on("b", async move || post(local(INGRESS), "/v1/completions", &body).await);
+    let (answer, ()) = tokio::join!(stream, async {
+        let after = takes_within(&lab, "direct", Duration::from_secs(55)).await;
+        println!("direct after {after:?}");
+    });
+    let text = std::str::from_utf8(&answer.body).unwrap();
+    assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"), "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n") && text.matches("\"text\"").count() >= 150, "{text}");
+    eventually("the relayed connection is closed", async || {
+        (metric(&lab, "r1", NODE, "otela_relay_circuits ").await == 0.0).then_some(())
+    })
+    .await;
+}
