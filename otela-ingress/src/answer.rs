@@ -15,7 +15,7 @@ use crate::{
 use bytes::Bytes;
 use http::{Response, Version, header};
 use http_body::{Body, Frame, SizeHint};
-use otela_node::peer::PooledBody;
+use otela_node::peer::{Path, PooledBody};
 use std::{
     pin::Pin,
     task::{Context, Poll},
@@ -54,6 +54,7 @@ struct Events {
     failures: Failures,
     dialect: Dialect,
     request: String,
+    path: Path,
     keep_alive: Pin<Box<Sleep>>,
     keep_alive_every: Duration,
     /// Until the client closes its sending side, once.
@@ -122,6 +123,7 @@ pub(crate) fn answer(app: &App, begun: Begun, in_flight: InFlight, request: &Inf
                 failures: Failures::default(),
                 dialect: Dialect::of(request.path.path()),
                 request: request.id.clone(),
+                path,
                 // A stream that has been silent for so long gets its first comment at once.
                 keep_alive: Box::pin(sleep(app.config.keep_alive_every)),
                 keep_alive_every: app.config.keep_alive_every,
@@ -239,7 +241,7 @@ impl Events {
         }
         self.aborting = true;
         self.keep_alive.as_mut().reset(Instant::now() + LAST_WORDS_WITHIN);
-        Poll::Ready(Some(Ok(Frame::data(self.dialect.broken(&self.request).into()))))
+        Poll::Ready(Some(Ok(Frame::data(self.dialect.broken(&self.request, self.path).into()))))
     }
 
     /// Only polled while the client reads, so comments never pile up before a client that does not.

@@ -1,6 +1,8 @@
 //! What the ingress must know of an event stream that it passes on untouched: whether an event has just ended, so
 //! that a comment or an error may be put in, and whether the stream began with a failure.
 
+use otela_node::peer::Path;
+
 /// The end of a stream so far.
 #[derive(Debug, Default)]
 pub(crate) struct Tap {
@@ -96,9 +98,13 @@ impl Dialect {
         }
     }
 
-    /// The event that says that the answer is not whole.
-    pub(crate) fn broken(self, request: &str) -> String {
-        let message = format!("The stream broke off before the answer was complete (request {request}).");
+    /// The event that says that the answer, which came over `path`, is not whole.
+    pub(crate) fn broken(self, request: &str, path: Path) -> String {
+        let relayed = match path {
+            Path::Direct => "",
+            Path::Relayed => " It came through a relay, which may have stopped or reached a limit of its own.",
+        };
+        let message = format!("The stream broke off before the answer was complete (request {request}).{relayed}");
         match self {
             Self::OpenAi => {
                 let error = serde_json::json!({"error": {

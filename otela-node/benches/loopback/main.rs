@@ -26,6 +26,8 @@ const WRITE_SEEN_MS: f64 = 1_000.0;
 const IDLE_BYTES: f64 = 700.0;
 /// The larger meshes may send this much more for each peer than the smallest one and still count as flat.
 const FLAT_RATIO: f64 = 1.25;
+/// Reach of the process that holds [`WRITE_PEERS`] idle peers, in percent of one core.
+const IDLE_CPU: f64 = 3.0;
 /// Peers of the measured write.
 const WRITE_PEERS: usize = 128;
 
@@ -65,7 +67,9 @@ fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let rows = runtime.block_on(run(&Plan::of(&arguments), place));
     if has("--json") {
-        println!("{}", report::json(&rows, place));
+        let mut json = report::json(&rows);
+        json["wire"] = place.name().into();
+        println!("{json}");
     } else {
         println!("{}", report::table(&rows));
         println!("{}", place.note());
@@ -137,7 +141,7 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
     };
     tokio::time::sleep(plan.settle).await;
     let (wire_before, gossip_before, began) = (namespace::sent(), mesh.gossip_sent(), Instant::now());
-    let (views, opened) = (mesh.views(), mesh.connections_opened());
+    let (views, opened, busy) = (mesh.views(), mesh.connections_opened(), processor_s());
     tokio::time::sleep(plan.watch).await;
     let took = began.elapsed().as_secs_f64();
     let (wire, gossip) = (namespace::sent(), mesh.gossip_sent());
@@ -145,6 +149,7 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
     let wire_bytes = per_peer(wire_before.bytes, wire.bytes);
     // Whoever doubts that the mesh was idle sees it here.
     let changes = per_peer(views, mesh.views());
+    let cpu = (processor_s() - busy) / took * 100.0;
     let (connections, opened) = (mesh.connections() as f64 / size as f64, per_peer(opened, mesh.connections_opened()));
     mesh.stop().await;
     let flat = *smallest.get_or_insert(wire_bytes) * FLAT_RATIO;
@@ -157,5 +162,16 @@ async fn idle(size: usize, plan: &Plan, place: Place, smallest: &mut Option<f64>
         row("connections", connections, "a peer"),
         row("connections opened", opened * 60.0, "/min a peer"),
         row("changes of the view", changes, "/s a peer"),
+        if size == WRITE_PEERS {
+            row("processor time of all of them", cpu, "% of a core").reach(IDLE_CPU)
+        } else {
+            row("processor time of all of them", cpu, "% of a core")
+        },
     ]
+}
+
+/// Seconds that this process has kept processors busy.
+fn processor_s() -> f64 {
+    let stat = procfs::process::Process::myself().and_then(|me| me.stat()).unwrap();
+    (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64
 }

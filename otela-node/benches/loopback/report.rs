@@ -1,31 +1,43 @@
 //! The rows of the result, as a table and as JSON.
 
-use crate::namespace::Place;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::{Value, json};
 
-/// One quantity, and the most it may be if there is a reach.
+/// What a quantity is to reach.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// One quantity, and what it is to reach if there is a reach.
 pub(crate) struct Row {
     pub(crate) what: String,
     /// Or why there is none.
     value: Result<f64, String>,
     unit: &'static str,
     samples: usize,
-    at_most: Option<f64>,
+    bound: Option<Bound>,
 }
 
 impl Row {
     pub(crate) fn new(what: &str, value: f64, unit: &'static str) -> Self {
-        Self { what: what.to_owned(), value: Ok(value), unit, samples: 1, at_most: None }
+        Self { what: what.to_owned(), value: Ok(value), unit, samples: 1, bound: None }
     }
 
     /// What this machine cannot measure.
     pub(crate) fn unmeasured(what: &str, cause: &str) -> Self {
-        Self { what: what.to_owned(), value: Err(cause.to_owned()), unit: "", samples: 0, at_most: None }
+        Self { what: what.to_owned(), value: Err(cause.to_owned()), unit: "", samples: 0, bound: None }
     }
 
     pub(crate) fn reach(mut self, at_most: f64) -> Self {
-        self.at_most = Some(at_most);
+        self.bound = Some(Bound::AtMost(at_most));
+        self
+    }
+
+    #[allow(dead_code, reason = "not every benchmark needs it")]
+    pub(crate) fn at_least(mut self, least: f64) -> Self {
+        self.bound = Some(Bound::AtLeast(least));
         self
     }
 
@@ -36,9 +48,10 @@ impl Row {
 
     /// What was not measured has not been reached.
     pub(crate) fn is_missed(&self) -> bool {
-        match (&self.value, self.at_most) {
+        match (&self.value, self.bound) {
             (Err(_), _) => true,
-            (Ok(value), Some(most)) => *value > most,
+            (Ok(value), Some(Bound::AtMost(most))) => *value > most,
+            (Ok(value), Some(Bound::AtLeast(least))) => *value < least,
             (Ok(_), None) => false,
         }
     }
@@ -53,8 +66,12 @@ pub(crate) fn table(rows: &[Row]) -> Table {
             Ok(value) => format!("{value:.1} {}", row.unit),
             Err(cause) => format!("not measured: {cause}"),
         };
-        let reach = row.at_most.map_or_else(String::new, |most| format!("<= {most:.0} {}", row.unit));
-        let verdict = match (row.is_missed(), row.at_most) {
+        let reach = match row.bound {
+            Some(Bound::AtMost(most)) => format!("<= {most:.0} {}", row.unit),
+            Some(Bound::AtLeast(least)) => format!(">= {least:.0} {}", row.unit),
+            None => String::new(),
+        };
+        let verdict = match (row.is_missed(), row.bound) {
             (true, _) => "MISSED",
             (false, Some(_)) => "reached",
             (false, None) => "",
@@ -69,17 +86,18 @@ pub(crate) fn table(rows: &[Row]) -> Table {
     table
 }
 
-pub(crate) fn json(rows: &[Row], place: Place) -> Value {
+pub(crate) fn json(rows: &[Row]) -> Value {
     let rows = rows.iter().map(|row| {
         json!({
             "what": row.what,
             "measured": row.value.as_ref().ok(),
             "unit": row.unit,
-            "reach": row.at_most,
+            "at_most": match row.bound { Some(Bound::AtMost(most)) => Some(most), _ => None },
+            "at_least": match row.bound { Some(Bound::AtLeast(least)) => Some(least), _ => None },
             "reached": !row.is_missed(),
             "samples": row.samples,
             "not_measured": row.value.as_ref().err(),
         })
     });
-    json!({"rows": rows.collect::<Vec<_>>(), "wire": place.name()})
+    json!({"rows": rows.collect::<Vec<_>>()})
 }

@@ -20,7 +20,7 @@ use std::{
 
 /// How a site's gateway treats what passes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gateway {
+pub(crate) enum Gateway {
     /// The same port for every destination (endpoint-independent mapping); answers come in, and nothing else.
     Cone,
     /// Another port for each destination.
@@ -32,21 +32,21 @@ const PUBLIC: [(&str, u8); 3] = [("r1", 11), ("r2", 12), ("p", 13)];
 const SITES: [(&str, u8); 2] = [("a", 101), ("b", 102)];
 
 /// The address of a public host.
-pub(super) fn address(host: &str) -> String {
+pub(crate) fn address(host: &str) -> String {
     let (_, byte) = PUBLIC.iter().find(|(name, _)| *name == host).unwrap();
     format!("10.77.0.{byte}")
 }
 
 /// A laboratory. Dropping it kills what runs in it and takes it down.
 #[derive(Debug)]
-pub(super) struct Lab {
+pub(crate) struct Lab {
     prefix: String,
     dir: tempfile::TempDir,
 }
 
 impl Lab {
     /// Public hosts `r1`, `r2` and `p`, and sites `a` and `b` behind gateways of these kinds.
-    pub(super) fn new(a: Gateway, b: Gateway) -> Self {
+    pub(crate) fn new(a: Gateway, b: Gateway) -> Self {
         static BUILT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("otela{}-{}", std::process::id(), BUILT.fetch_add(1, Ordering::Relaxed));
         let lab = Self { prefix, dir: tempfile::tempdir().unwrap() };
@@ -67,7 +67,7 @@ impl Lab {
     }
 
     /// A directory of its own.
-    pub(super) fn dir(&self) -> &std::path::Path {
+    pub(crate) fn dir(&self) -> &std::path::Path {
         self.dir.path()
     }
 
@@ -77,14 +77,14 @@ impl Lab {
     }
 
     /// An `otela` on a host.
-    pub(super) fn otela(&self, host: &str, arguments: &[&str]) -> Otela {
+    pub(crate) fn otela(&self, host: &str, arguments: &[&str]) -> Otela {
         let host = self.host(host);
         let inside = ["netns", "exec", &host, env!("CARGO_BIN_EXE_otela")];
         Otela::run_program("ip", inside.iter().chain(arguments))
     }
 
     /// Runs a future on a host, in a thread that has moved there.
-    pub(super) async fn on<T: Send + 'static, F: Future<Output = T>>(
+    pub(crate) async fn on<T: Send + 'static, F: Future<Output = T>>(
         &self,
         host: &str,
         work: impl FnOnce() -> F + Send + 'static,
@@ -103,7 +103,7 @@ impl Lab {
     }
 
     /// Runs a shell command on a host.
-    pub(super) fn sh(&self, host: &str, command: &str) {
+    pub(crate) fn sh(&self, host: &str, command: &str) {
         run(&format!("{HELPERS}\nin_ {} sh -ec '{command}'", self.host(host)));
     }
 }

@@ -2,7 +2,7 @@
 
 mod lab;
 
-use crate::support::{Otela, SOON, eventually, get, post, sum_metric, try_post};
+use crate::support::{Otela, SOON, eventually, get, post, post_bytes, raw, read_to_end, sum_metric, try_post};
 use futures::future::join_all;
 use lab::{Gateway, Lab};
 use serde_json::{Value, json};
@@ -127,7 +127,6 @@ async fn lab_netns_p47_symmetric_nats_stay_relayed_without_a_gap() {
             requests += 1;
             assert!(began.elapsed() < Duration::from_secs(60), "tries at a hole punch are counted");
         }
-        println!("{carrier}: {requests} requests in {:?}", began.elapsed());
     }
 }
 
@@ -145,7 +144,6 @@ async fn lab_netns_p44_large_bodies_and_many_streams_through_a_relay_are_whole()
             post(local(INGRESS), "/v1/completions", &body).await
         })
         .await;
-    println!("8 MiB: {:?}", began.elapsed());
     assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"));
     let streams = lab
         .on("b", async || {
@@ -161,7 +159,6 @@ async fn lab_netns_p44_large_bodies_and_many_streams_through_a_relay_are_whole()
     // The two sides may have dialled each other at once.
     let circuits = metric(&lab, "r1", NODE, "otela_relay_circuits ").await;
     assert!((1.0..=2.0).contains(&circuits), "all over one connection: {circuits}");
-    println!("200 streams: {:?}", began.elapsed());
 }
 
 /// Sends requests one after the other until `done`; what went wrong with any of them.
@@ -187,7 +184,6 @@ async fn lab_netns_p46_a_relay_that_is_killed_costs_no_request_and_is_used_again
     eventually(&format!("two reservations\n{}", node.output()), async || (reserved().await == 2.0).then_some(())).await;
     // Until the circuit is known to go through the one that is killed.
     let carries = async |host| metric(&lab, host, NODE, "otela_relay_circuits ").await;
-    println!("circuits r1 {} r2 {}", carries("r1").await, carries("r2").await);
     let killed = Instant::now();
     first.signal("-KILL");
     first.ends().await;
@@ -197,7 +193,6 @@ async fn lab_netns_p46_a_relay_that_is_killed_costs_no_request_and_is_used_again
     let back = Instant::now();
     let _first = relay(&lab, "r1", TCP.1, &flags).await;
     let failed = requests_until(&lab, async || reserved().await == 2.0).await;
-    println!("reserved again after {:?}", back.elapsed());
     assert!(failed.is_empty() && back.elapsed() < Duration::from_secs(60), "{failed:?} {:?}", back.elapsed());
 }
 
@@ -230,8 +225,64 @@ async fn lab_netns_p46_a_node_whose_address_changes_is_reached_again() {
     lab.sh("a", "ip addr del 192.168.10.2/24 dev eth0; ip addr add 192.168.10.77/24 dev eth0; ip route add default via 192.168.10.1");
     node.says("closing a connection from an address that is gone").await;
     eventually("an answer from the new address", async || path(&lab).await.ok()).await;
-    println!("reached again after {:?}", began.elapsed());
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn lab_netns_p44_a_circuit_cut_at_a_limit_says_so_and_the_next_request_has_a_fresh_one() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    // What libp2p's relays allow by default.
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &["--circuit-bytes-max", "131072"]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &["--itl", "2ms"]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    let cut = async || metric(&lab, "r1", NODE, "otela_relay_circuits_cut_total").await;
+    let of = |tokens| json!({"model": "m", "prompt": "x", "max_tokens": tokens, "stream": true, "ignore_eos": true});
+    // More than one circuit carries: knowing the limit does not help.
+    let body = of(2_000);
+    let (text, clean) = lab
+        .on("b", async move || {
+            let mut client = raw(local(INGRESS), &post_bytes("/v1/completions", &body)).await;
+            read_to_end(&mut client).await
+        })
+        .await;
+    let said = text.rsplit("\n\n").find(|event| event.contains("error")).unwrap_or(&text);
+    assert!(!clean || !text.contains("[DONE]"), "{said}");
+    assert!(said.contains("stream_broken") && said.contains("came through a relay"), "{said}");
+    eventually("the relay has counted it", async || (cut().await >= 1.0).then_some(())).await;
+    // Together more than one carries: each takes a fresh one in time.
+    takes(&lab, "relayed").await;
+    let before = cut().await;
+    for n in 0..8 {
+        let body = of(100);
+        let answer = lab.on("b", async move || try_post(local(INGRESS), "/v1/completions", &body).await).await;
+        let text = answer.map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+        assert!(text.as_ref().is_ok_and(|text| text.ends_with("data: [DONE]\n\n")), "stream {n}: {text:?}");
+        // The upkeep looks once a second.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+    }
+    assert_eq!(cut().await, before, "none of them was cut");
+}
+
+#[tokio::test]
+async fn lab_netns_p46_a_node_that_slept_is_back_though_its_gateway_has_forgotten_it() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    node.signal("-STOP");
+    // Translations go with the address.
+    lab.sh("ga", "ip addr del 10.77.0.101/24 dev eth0; ip addr add 10.77.0.101/24 dev eth0");
+    eventually("it is gone", async || path(&lab).await.is_err().then_some(())).await;
+    eventually("it is evicted", async || {
+        let nodes = lab.on("b", async || get(local(INGRESS), "/v1/registry/nodes").await.json()).await;
+        (nodes["total"] == 2).then_some(())
+    })
+    .await;
+    node.signal("-CONT");
+    let began = Instant::now();
+    let after = takes_within(&lab, "relayed", Duration::from_secs(60)).await;
 }
 
 #[tokio::test]
@@ -249,7 +300,6 @@ async fn lab_netns_p45_a_node_is_ready_once_somebody_could_reach_it() {
     let began = Instant::now();
     let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
     takes(&lab, "relayed").await;
-    println!("ready after {:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -267,7 +317,6 @@ async fn lab_netns_p47_a_stream_over_a_relay_goes_on_when_a_direct_way_appears()
     let stream = lab.on("b", async move || post(local(INGRESS), "/v1/completions", &body).await);
     let (answer, ()) = tokio::join!(stream, async {
         let after = takes_within(&lab, "direct", Duration::from_secs(55)).await;
-        println!("direct after {after:?}");
     });
     let text = std::str::from_utf8(&answer.body).unwrap();
     assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"), "{text}");

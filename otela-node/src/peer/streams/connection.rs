@@ -56,6 +56,14 @@ impl Carrier {
     }
 }
 
+/// What a relay allows one circuit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::peer) struct CircuitLimit {
+    /// Bytes both ways together.
+    pub(in crate::peer) bytes: Option<u64>,
+    pub(in crate::peer) lasts: Option<Duration>,
+}
+
 /// One open connection to a peer.
 #[derive(Debug)]
 pub struct Connection {
@@ -196,6 +204,14 @@ impl Connection {
     /// When it began, in milliseconds of [`now_ms`].
     pub(super) fn began_ms(&self) -> u64 {
         self.began_ms
+    }
+
+    /// Whether it goes through a relay and has used up so much of what one allows that the next request had better take
+    /// another one.
+    pub(super) fn is_worn(&self, limit: &CircuitLimit) -> bool {
+        // Encryption and muxer add to the bytes, and the relay counts them too.
+        let bytes = limit.bytes.is_some_and(|most| self.life.bytes() > most / 2);
+        bytes || limit.lasts.is_some_and(|most| self.age() > most.mul_f64(0.8))
     }
 
     /// Whether nothing has come on it since `ms`, in milliseconds of [`now_ms`].

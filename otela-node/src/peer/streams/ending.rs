@@ -31,6 +31,8 @@ pub(super) struct Life {
     users: Arc<AtomicUsize>,
     /// When something was last read, in milliseconds of [`now_ms`].
     heard_ms: Arc<AtomicU64>,
+    /// Bytes that went either way.
+    bytes: Arc<AtomicU64>,
 }
 
 /// Milliseconds since this was first asked for.
@@ -49,6 +51,11 @@ impl Life {
     /// When something was last read, in milliseconds of [`now_ms`]; 0 for never.
     pub(super) fn heard_ms(&self) -> u64 {
         self.heard_ms.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that went either way, without what encryption and muxer add.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -73,7 +80,7 @@ impl Drop for User {
 pub struct EndingIo {
     stream: Compat<Stream>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
-    heard_ms: Arc<AtomicU64>,
+    life: Life,
     _user: Option<User>,
 }
 
@@ -81,8 +88,7 @@ impl EndingIo {
     /// `counts`: whether a connection with this substream is in use.
     pub(super) fn new(stream: Stream, life: &Life, counts: bool) -> Self {
         let ended = Box::pin(life.ended.clone().cancelled_owned());
-        let heard_ms = Arc::clone(&life.heard_ms);
-        Self { stream: stream.compat(), ended, heard_ms, _user: counts.then(|| User::new(&life.users)) }
+        Self { stream: stream.compat(), ended, life: life.clone(), _user: counts.then(|| User::new(&life.users)) }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
@@ -104,8 +110,10 @@ impl AsyncRead for EndingIo {
         self.check(cx)?;
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.heard_ms.store(now_ms(), Ordering::Relaxed);
+        let read = buffer.filled().len() - before;
+        if read > 0 {
+            self.life.heard_ms.store(now_ms(), Ordering::Relaxed);
+            self.life.bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
         polled
     }
@@ -114,7 +122,11 @@ impl AsyncRead for EndingIo {
 impl AsyncWrite for EndingIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, data)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, data);
+        if let Poll::Ready(Ok(written)) = &polled {
+            self.life.bytes.fetch_add(*written as u64, Ordering::Relaxed);
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -15,7 +15,7 @@ use crate::{
         defaults::{DIALS_MAX, TIDY_EVERY},
         gossip::Event,
         metrics::PeerMetrics,
-        streams::{self, Carrier, Streams},
+        streams::{self, Carrier, CircuitLimit, Streams},
         transport,
     },
     tasks::Tasks,
@@ -88,6 +88,8 @@ pub(in crate::peer) struct Driver {
     is_dialled: bool,
     is_told: bool,
     pub(super) search: Search,
+    /// What relays allow one circuit.
+    pub(super) circuit_limits: HashMap<PeerId, CircuitLimit>,
     pub(super) guests: Guests,
     tidy_at: Option<Instant>,
     pub(super) metrics: PeerMetrics,
@@ -171,6 +173,7 @@ impl Driver {
             is_dialled: !config.external.is_empty() || config.roles.contains(&Role::Relay),
             is_told: false,
             search: Search::default(),
+            circuit_limits: HashMap::new(),
             guests: Guests::default(),
             tidy_at: None,
             metrics,
@@ -362,6 +365,9 @@ impl Driver {
             self.metrics.connections_retired.inc();
             self.streams.give_up(&connection.peer(), connection.id());
             self.swarm.close_connection(connection.id());
+        }
+        for worn in self.streams.worn(&self.circuit_limits) {
+            self.dial_again(worn.peer(), vec![worn.remote().clone()]);
         }
         let relayed = self.streams.relayed();
         self.tidy_at = (several || !relayed.is_empty()).then(|| Instant::now() + TIDY_EVERY);
