@@ -137,7 +137,6 @@ async fn lab_netns_p44_large_bodies_and_many_streams_through_a_relay_are_whole()
     let _node = node(&lab, &bootstrap, TCP.0, &["--itl", "20ms"]);
     let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
     takes(&lab, "relayed").await;
-    let began = Instant::now();
     let answer = lab
         .on("b", async || {
             let body = json!({"model": "m", "prompt": "x", "image": "A".repeat(8 << 20), "max_tokens": 1});
@@ -182,8 +181,6 @@ async fn lab_netns_p46_a_relay_that_is_killed_costs_no_request_and_is_used_again
     takes(&lab, "relayed").await;
     let reserved = async || metric(&lab, "a", NODE, "otela_peer_reservations ").await;
     eventually(&format!("two reservations\n{}", node.output()), async || (reserved().await == 2.0).then_some(())).await;
-    // Until the circuit is known to go through the one that is killed.
-    let carries = async |host| metric(&lab, host, NODE, "otela_relay_circuits ").await;
     let killed = Instant::now();
     first.signal("-KILL");
     first.ends().await;
@@ -281,8 +278,7 @@ async fn lab_netns_p46_a_node_that_slept_is_back_though_its_gateway_has_forgotte
     })
     .await;
     node.signal("-CONT");
-    let began = Instant::now();
-    let after = takes_within(&lab, "relayed", Duration::from_secs(60)).await;
+    takes_within(&lab, "relayed", Duration::from_secs(60)).await;
 }
 
 #[tokio::test]
@@ -297,7 +293,6 @@ async fn lab_netns_p45_a_node_is_ready_once_somebody_could_reach_it() {
     let models = || lab.on("b", async || get(local(INGRESS), "/v1/registry/models").await.json());
     let model = models().await["models"][0].clone();
     assert_eq!((&model["id"], &model["ready"]), (&json!("m"), &json!(0)), "{model}");
-    let began = Instant::now();
     let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
     takes(&lab, "relayed").await;
 }
@@ -313,14 +308,14 @@ async fn lab_netns_p47_a_stream_over_a_relay_goes_on_when_a_direct_way_appears()
     let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
     takes(&lab, "relayed").await;
     lab.sh("net", "nft flush chain bridge cut f");
-    let body = json!({"model": "m", "prompt": "x", "max_tokens": 150, "stream": true, "ignore_eos": true});
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 200, "stream": true, "ignore_eos": true});
     let stream = lab.on("b", async move || post(local(INGRESS), "/v1/completions", &body).await);
     let (answer, ()) = tokio::join!(stream, async {
-        let after = takes_within(&lab, "direct", Duration::from_secs(55)).await;
+        takes_within(&lab, "direct", Duration::from_secs(38)).await;
     });
     let text = std::str::from_utf8(&answer.body).unwrap();
     assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"), "{text}");
-    assert!(text.ends_with("data: [DONE]\n\n") && text.matches("\"text\"").count() >= 150, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n") && text.matches("\"text\"").count() >= 200, "{text}");
     eventually("the relayed connection is closed", async || {
         (metric(&lab, "r1", NODE, "otela_relay_circuits ").await == 0.0).then_some(())
     })
