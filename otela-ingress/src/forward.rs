@@ -82,15 +82,17 @@ pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<A
         app.metrics.attempt_failed(reason);
         delivered += u32::from(failure.delivered());
         paths_lost += u32::from(failure.is_of_the_path());
-        if failure.is_of_the_path() && paths_lost == 1 {
-            // There may be another way to the same node.
+        // There may be another way to the same node. Everybody whom a relay carried loses it at once: no budget bounds
+        // that, and what was begun there has been cancelled.
+        let is_first_of_the_path = failure.is_of_the_path() && paths_lost == 1;
+        if is_first_of_the_path {
             tried.pop();
         }
         let may_go_on = failure.may_go_elsewhere()
             && attempts <= app.config.retries_max
             && delivered < DELIVERED_MAX
             && candidate::of(&app.peer, &request.model, &tried).is_ok()
-            && (!failure.delivered() || app.budget.withdraw());
+            && (!failure.delivered() || is_first_of_the_path || app.budget.withdraw());
         if !may_go_on {
             return Err(ForwardError::Failed(failure));
         }

@@ -84,9 +84,9 @@ pub enum SendError {
         #[source]
         source: hyper::Error,
     },
-    /// The way to the far side is gone, and a relay rather than the far side may be the reason: there may be another
-    /// way.
-    #[error("the relayed connection that carried the request is gone")]
+    /// The connection that carried the request is gone, and what lies between rather than the far side may be the
+    /// reason: there may be another way.
+    #[error("the connection that carried the request is gone")]
     PathLost {
         /// Whether (part of) the request may have reached the far side.
         delivered: bool,

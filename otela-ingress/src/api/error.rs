@@ -115,8 +115,8 @@ impl ApiError {
                 Self::new(StatusCode::GATEWAY_TIMEOUT, message).code("upstream_timeout")
             }
             Failure::Send(SendError::PathLost { .. }) => {
-                let message = "The relayed connection to the engine's node ended before the answer was complete: the relay has stopped, or a limit of its was reached.";
-                Self::new(StatusCode::BAD_GATEWAY, message).code("relay_lost")
+                let message = "The connection to the engine's node ended before the answer was complete. If it was relayed, its relay may have stopped, or a limit of its was reached.";
+                Self::new(StatusCode::BAD_GATEWAY, message).code("path_lost")
             }
             Failure::Send(_) | Failure::Truncated | Failure::Empty => {
                 let message = "The engine failed before its answer was complete.";

@@ -12,7 +12,7 @@ pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// this is the second.
 pub(super) const PING_MISSES_MAX: u32 = 1;
 /// From a stream of bytes to a connection that is encrypted and proven.
-pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of
@@ -102,8 +102,10 @@ pub(super) const IDENTIFY_EVERY: Duration = Duration::from_mins(30);
 pub(super) const CONNECTIONS_MAX: u32 = 4_096;
 /// See [`CONNECTIONS_MAX`].
 pub(super) const CONNECTIONS_PER_PEER_MAX: u32 = 8;
-/// Handshakes under way at once, in each direction.
-pub(super) const CONNECTIONS_PENDING_MAX: u32 = 256;
+/// Handshakes under way at once, in each direction...
+pub(super) const CONNECTIONS_PENDING_MAX: u32 = 512;
+/// ...and of one host, which may be the address of a whole cluster.
+pub(super) const CONNECTIONS_PENDING_PER_HOST_MAX: usize = 128;
 /// From a first link until what the mesh says counts as known here.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// A bootstrap that does not answer is complained about this often.

@@ -47,6 +47,7 @@ pub(super) struct PeerMetrics {
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
     pub(super) connections_retired: Counter,
+    pub(super) connections_denied: Counter,
     pub(super) reservations: Gauge,
     pub(super) reservations_lost: Counter,
     pub(super) reservations_refused: Counter,
@@ -85,6 +86,11 @@ impl PeerMetrics {
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
             add("otela_peer_strangers", "Connections closed because the peer is of another mesh", &m.strangers);
             add("otela_peer_connections_retired", "Connections closed beside better ones", &m.connections_retired);
+            add(
+                "otela_peer_connections_denied",
+                "Connections of hosts with too many handshakes",
+                &m.connections_denied,
+            );
             add("otela_peer_reservations_lost", "Relays that relay for us no more", &m.reservations_lost);
             add("otela_peer_reservations_refused", "Relays that would not relay for us", &m.reservations_refused);
             add("otela_relay_circuits_cut", "Circuits ended by this relay's limits", &m.circuits_cut);

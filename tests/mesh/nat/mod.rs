@@ -176,14 +176,26 @@ async fn lab_netns_p46_a_relay_that_is_killed_costs_no_request_and_is_used_again
     let flags = ["--key", key.to_str().unwrap()];
     let (mut first, bootstrap) = relay(&lab, "r1", TCP.1, &flags).await;
     let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
-    let node = node(&lab, &bootstrap, TCP.0, &[]);
+    let node = node(&lab, &bootstrap, TCP.0, &["--itl", "20ms"]);
     let ingress = ingress(&lab, &bootstrap, TCP.0).await;
     takes(&lab, "relayed").await;
     let reserved = async || metric(&lab, "a", NODE, "otela_peer_reservations ").await;
     eventually(&format!("two reservations\n{}", node.output()), async || (reserved().await == 2.0).then_some(())).await;
-    let killed = Instant::now();
-    first.signal("-KILL");
-    first.ends().await;
+    // Many are under way on it, which no budget for second tries may bound.
+    let under_way = lab.on("b", async || {
+        let slow = json!({"model": "m", "prompt": "x", "max_tokens": 60, "ignore_eos": true});
+        join_all((0..100).map(|_| try_post(local(INGRESS), "/v1/completions", &slow))).await
+    });
+    let kill = async {
+        let running = async || metric(&lab, "b", INGRESS, "otela_ingress_in_flight ").await;
+        eventually("all are under way", async || (running().await == 100.0).then_some(())).await;
+        first.signal("-KILL");
+        first.ends().await;
+        Instant::now()
+    };
+    let (answers, killed) = tokio::join!(under_way, kill);
+    let lost: Vec<_> = answers.iter().filter(|answer| !answer.as_ref().is_ok_and(|a| a.status == 200)).collect();
+    assert!(lost.is_empty(), "{} {:?}", lost.len(), lost[0]);
     let failed = requests_until(&lab, async || killed.elapsed() > Duration::from_secs(5)).await;
     assert!(failed.is_empty(), "{failed:?}\n{}\n{}", node.output(), ingress.output());
     assert_eq!(reserved().await, 1.0);
@@ -279,6 +291,60 @@ async fn lab_netns_p46_a_node_that_slept_is_back_though_its_gateway_has_forgotte
     .await;
     node.signal("-CONT");
     takes_within(&lab, "relayed", Duration::from_secs(60)).await;
+}
+
+#[tokio::test]
+async fn lab_netns_a_member_that_wakes_and_dials_its_relay_twice_keeps_what_runs_through_it() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let (_first, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &["--itl", "100ms"]);
+    let ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    ingress.signal("-STOP");
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    ingress.signal("-CONT");
+    eventually("an answer", async || path(&lab).await.ok()).await;
+    // Longer than it takes until one of two connections is closed.
+    let answers = lab
+        .on("b", async || {
+            let body = json!({"model": "m", "prompt": "x", "max_tokens": 400, "stream": true, "ignore_eos": true});
+            join_all((0..5).map(|_| try_post(local(INGRESS), "/v1/completions", &body))).await
+        })
+        .await;
+    for answer in answers {
+        let text = answer.map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+        assert!(text.as_ref().is_ok_and(|text| text.ends_with("data: [DONE]\n\n")), "{}\n{text:?}", ingress.output());
+    }
+}
+
+#[tokio::test]
+async fn lab_netns_one_host_that_connects_and_says_nothing_does_not_keep_others_out() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &[]);
+    // Each that the relay closes is opened again.
+    let flood = lab.on("p", async || {
+        let relay = SocketAddr::from(([10, 77, 0, 11], 7411));
+        let silent = async || {
+            while let Ok(mut tcp) = tokio::net::TcpStream::connect(relay).await {
+                let _ = tokio::io::AsyncReadExt::read(&mut tcp, &mut [0; 64]).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let all = join_all((0..600).map(|_| silent()));
+        tokio::time::timeout(Duration::from_secs(10), all).await.is_err()
+    });
+    let joins = async {
+        let denied = async || metric(&lab, "r1", NODE, "otela_peer_connections_denied_total").await;
+        eventually("some are denied", async || (denied().await > 0.0).then_some(())).await;
+        let began = Instant::now();
+        let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+        takes_within(&lab, "relayed", Duration::from_secs(8)).await;
+        began.elapsed()
+    };
+    let (flooded, joined) = tokio::join!(flood, joins);
+    assert!(flooded && joined < Duration::from_secs(3), "{joined:?}");
 }
 
 #[tokio::test]

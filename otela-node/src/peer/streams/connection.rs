@@ -253,11 +253,12 @@ impl Connection {
         self.life.retired.cancelled().await;
     }
 
-    /// Whether something broke on it because a relayed connection has ended, which is the relay's doing as often as
-    /// the peer's. Waits a moment to find out.
+    /// Whether something broke on it because the connection has ended, which need not be the peer's doing. Waits a
+    /// moment to find out.
     pub async fn is_lost(&self) -> bool {
-        let ended = tokio::time::timeout(PATH_LOST_WITHIN, self.life.ended.cancelled());
-        self.path == Path::Relayed && ended.await.is_ok()
+        // Behind a relay the news takes two hops.
+        let within = if self.path == Path::Relayed { PATH_LOST_WITHIN } else { PATH_LOST_WITHIN / 5 };
+        tokio::time::timeout(within, self.life.ended.cancelled()).await.is_ok()
     }
 
     /// Whether it is open, as far as is known.

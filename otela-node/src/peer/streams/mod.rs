@@ -12,7 +12,7 @@ mod table;
 pub(super) use connection::{Carrier, CircuitLimit};
 pub use connection::{Connection, Inbound, OpenError, Path};
 pub use ending::EndingIo;
-pub(super) use table::Streams;
+pub(super) use table::{Relays, Streams};
 
 use ending::Life;
 use handler::{Accepting, Handler, Open, Substreams};

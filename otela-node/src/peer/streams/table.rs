@@ -5,10 +5,20 @@ use crate::peer::defaults::{DUPLICATE_FOR, SILENT_FOR};
 use libp2p::{PeerId, swarm::ConnectionId};
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
+
+/// Who relays. libp2p runs a member's circuits and its reservation on the oldest of its connections to a relay, and
+/// neither side sees them in the table: so members keep that one, and relays close none of several.
+#[derive(Debug)]
+pub(in crate::peer) enum Relays<'a> {
+    /// This peer does.
+    We,
+    /// These do.
+    Other(&'a HashSet<PeerId>),
+}
 
 /// The order in which connections to one peer are used.
 fn preference(c: &Connection) -> impl Ord + use<> {
@@ -76,7 +86,7 @@ impl Streams {
     /// Looks after peers with several connections: retires those that are not needed beside better ones, and returns
     /// those to close, which are retired ones that nothing runs on, and dead ones. Whether any peer has several
     /// connections is the second answer.
-    pub(in crate::peer) fn tidy(&self, me: &PeerId) -> (Vec<Arc<Connection>>, bool) {
+    pub(in crate::peer) fn tidy(&self, me: &PeerId, relays: &Relays<'_>) -> (Vec<Arc<Connection>>, bool) {
         let (mut unneeded, mut several) = (Vec::new(), false);
         for (peer, connections) in self.read().iter().filter(|(_, connections)| connections.len() > 1) {
             several = true;
@@ -87,12 +97,16 @@ impl Streams {
             let is_dead = |c: &&Arc<Connection>| decided && c.began_ms() < newest_ms && c.is_silent_since(newest_ms);
             let (dead, alive): (Vec<_>, Vec<_>) = open.partition(is_dead);
             unneeded.extend(dead.into_iter().cloned());
-            let Some(best) = alive.iter().filter(|c| !c.is_retired()).min_by_key(|c| kept(c, me < peer)) else {
-                continue;
+            let mut usable = alive.iter().filter(|connection| !connection.is_retired());
+            let best = match relays {
+                Relays::Other(relays) if relays.contains(peer) => usable.find(|c| c.path() == Path::Direct),
+                _ => usable.min_by_key(|c| kept(c, me < peer)),
             };
+            let Some(best) = best else { continue };
             for connection in alive.iter().filter(|connection| connection.id() != best.id()) {
                 let is_worse = best.path() == Path::Direct && connection.path() == Path::Relayed;
-                if is_worse || (connection.age() > DUPLICATE_FOR && best.age() > DUPLICATE_FOR) {
+                let is_surplus = connection.age() > DUPLICATE_FOR && best.age() > DUPLICATE_FOR;
+                if is_worse || (is_surplus && !matches!(relays, Relays::We)) {
                     connection.retire();
                 }
                 if connection.is_unused() {

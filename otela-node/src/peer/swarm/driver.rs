@@ -6,7 +6,7 @@ use super::{
     direct::{Look, Search},
     net::{self, Net},
     relay::Guests,
-    reservations::Reservations,
+    reservations::{Lost, Reservations},
 };
 use crate::{
     peer::{
@@ -15,7 +15,7 @@ use crate::{
         defaults::{DIALS_MAX, TIDY_EVERY},
         gossip::Event,
         metrics::PeerMetrics,
-        streams::{self, Carrier, CircuitLimit, Streams},
+        streams::{self, Carrier, CircuitLimit, Relays, Streams},
         transport,
     },
     tasks::Tasks,
@@ -32,7 +32,7 @@ use libp2p::{
 };
 use otela_proto::payload::Role;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
 };
 use tokio::{
@@ -146,7 +146,7 @@ impl Driver {
         metrics: PeerMetrics,
     ) -> Result<Self, StartError> {
         let (behaviour, streams) = streams;
-        let mut swarm = net::swarm(config, behaviour)?;
+        let mut swarm = net::swarm(config, behaviour, &metrics)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
@@ -183,6 +183,7 @@ impl Driver {
     /// Runs until the tasks are stopped.
     pub(in crate::peer) async fn run(mut self, tasks: Tasks) {
         self.publish_addresses();
+        self.publish_reach();
         loop {
             let next_dial = self.dialer.next();
             let next_reservation = self.reservations.next(Instant::now());
@@ -327,13 +328,20 @@ impl Driver {
 
     /// A relay has refused, or relays for us no more.
     pub(super) fn on_reservation_ended(&mut self, listener: ListenerId, why: &str) {
-        let Some((relay, was_held)) = self.reservations.lost(listener, Instant::now()) else { return };
-        if was_held {
-            self.metrics.reservations_lost.inc();
-            tracing::warn!(%relay, why, "a relay does not relay for this peer any more, will ask again");
-        } else {
-            self.metrics.reservations_refused.inc();
-            tracing::warn!(%relay, why, "a relay does not relay for this peer, will ask again");
+        let Some((relay, lost)) = self.reservations.lost(listener, Instant::now()) else { return };
+        match lost {
+            Lost::Held => {
+                self.metrics.reservations_lost.inc();
+                tracing::warn!(%relay, why, "a relay does not relay for this peer any more, will ask again");
+            }
+            Lost::Refused => {
+                self.metrics.reservations_refused.inc();
+                tracing::warn!(%relay, why, "a relay does not relay for this peer, will ask again");
+            }
+            Lost::RefusedAgain => {
+                self.metrics.reservations_refused.inc();
+                tracing::debug!(%relay, why, "a relay does not relay for this peer, will ask again");
+            }
         }
         self.reserve();
     }
@@ -359,7 +367,10 @@ impl Driver {
     /// Of several connections to one peer closes those that are not needed, once nothing runs on them, and looks for
     /// direct ways to peers that have none.
     pub(super) fn tidy(&mut self) {
-        let (unused, several) = self.streams.tidy(self.swarm.local_peer_id());
+        let known = self.wanted.iter().filter(|contact| contact.is_relay).map(|contact| contact.peer);
+        let known: HashSet<_> = known.chain(self.reservations.peers()).collect();
+        let relays = if self.swarm.behaviour().relay.is_enabled() { Relays::We } else { Relays::Other(&known) };
+        let (unused, several) = self.streams.tidy(self.swarm.local_peer_id(), &relays);
         for connection in unused {
             tracing::debug!(peer = %connection.peer(), path = ?connection.path(), "closing a connection beside a better one");
             self.metrics.connections_retired.inc();

@@ -1,6 +1,7 @@
 //! The swarm, which owns every connection: whom to dial and when, what we listen on, and which addresses to tell.
 
 mod addresses;
+mod crowd;
 mod dialer;
 mod direct;
 mod driver;

@@ -1,11 +1,12 @@
 //! What the swarm is made of: transports, behaviours and their limits.
 
-use super::relay;
+use super::{crowd, relay};
 use crate::peer::{
     config::PeerConfig,
     defaults::{
         CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY, PING_EVERY, PING_WITHIN,
     },
+    metrics::PeerMetrics,
     streams,
     transport::{self, TransportError},
 };
@@ -26,6 +27,7 @@ use std::{
 #[derive(NetworkBehaviour)]
 pub(super) struct Net {
     pub(super) limits: connection_limits::Behaviour,
+    pub(super) crowd: crowd::Behaviour,
     pub(super) streams: streams::Behaviour,
     pub(super) ping: ping::Behaviour,
     /// Tells peers how they look from here, which is what they can be dialled at behind a NAT.
@@ -36,7 +38,11 @@ pub(super) struct Net {
 }
 
 /// A swarm with `streams` as one of its behaviours. It does not listen yet.
-pub(super) fn swarm(config: &PeerConfig, streams: streams::Behaviour) -> Result<Swarm<Net>, TransportError> {
+pub(super) fn swarm(
+    config: &PeerConfig,
+    streams: streams::Behaviour,
+    metrics: &PeerMetrics,
+) -> Result<Swarm<Net>, TransportError> {
     let key = config.identity.keypair();
     let me = key.public().to_peer_id();
     let (transport, relay_client) = transport::build(key)?;
@@ -53,6 +59,7 @@ pub(super) fn swarm(config: &PeerConfig, streams: streams::Behaviour) -> Result<
         .with_interval(IDENTIFY_EVERY);
     let net = Net {
         limits: connection_limits::Behaviour::new(limits),
+        crowd: crowd::Behaviour::new(metrics.connections_denied.clone()),
         streams,
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_WITHIN)),
         identify: identify::Behaviour::new(identify),

@@ -31,6 +31,17 @@ struct Candidate {
     failures: u32,
 }
 
+/// How a reservation came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The relay had relayed for us.
+    Held,
+    /// It has refused.
+    Refused,
+    /// And not for the first time.
+    RefusedAgain,
+}
+
 /// All relays that we may ask.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
@@ -102,20 +113,25 @@ impl Reservations {
         is_news.then_some(candidate.relay.peer)
     }
 
-    /// The relay has refused, or relays for us no more. Returns it, and whether it had relayed for us.
-    pub(super) fn lost(&mut self, listener: ListenerId, now: Instant) -> Option<(PeerId, bool)> {
+    /// The relay has refused, or relays for us no more.
+    pub(super) fn lost(&mut self, listener: ListenerId, now: Instant) -> Option<(PeerId, Lost)> {
         let candidate = self.of(listener)?;
         let peer = candidate.relay.peer;
         let was_held = matches!(candidate.standing, Standing::Held { .. });
         if !was_held {
             candidate.failures = candidate.failures.saturating_add(1);
         }
+        let lost = match (was_held, candidate.failures) {
+            (true, _) => Lost::Held,
+            (false, 1) => Lost::Refused,
+            (false, _) => Lost::RefusedAgain,
+        };
         let pause = candidate.pauses.next().unwrap_or(RESERVE_AGAIN_MAX);
         candidate.standing = Standing::Idle { next: now + pause };
         if candidate.rank.is_none() {
             self.candidates.remove(&peer);
         }
-        Some((peer, was_held))
+        Some((peer, lost))
     }
 
     /// Those that were asked and have said nothing for too long: their listeners are to be removed.
@@ -131,6 +147,11 @@ impl Reservations {
     pub(super) fn holding(&self) -> Vec<PeerId> {
         let held = self.candidates.values().filter(|candidate| matches!(candidate.standing, Standing::Held { .. }));
         held.map(|candidate| candidate.relay.peer).collect()
+    }
+
+    /// The relays that are known.
+    pub(super) fn peers(&self) -> impl Iterator<Item = PeerId> {
+        self.candidates.keys().copied()
     }
 
     /// What is known of a relay.
@@ -225,10 +246,10 @@ mod tests {
         let (mut reservations, relays) = (Reservations::default(), relays(RESERVATIONS + 1));
         reservations.offer(relays.clone(), now);
         let asked = ask(&mut reservations, now);
-        assert_eq!(reservations.lost(asked[0].1, now), Some((asked[0].0, false)));
+        assert_eq!(reservations.lost(asked[0].1, now), Some((asked[0].0, Lost::Refused)));
         let instead = ask(&mut reservations, now);
         assert_eq!(instead.iter().map(|(peer, _)| *peer).collect::<Vec<_>>(), [relays[RESERVATIONS].peer]);
-        assert_eq!(reservations.lost(instead[0].1, now), Some((instead[0].0, false)));
+        assert_eq!(reservations.lost(instead[0].1, now), Some((instead[0].0, Lost::Refused)));
         for _ in 0..20 {
             let next = reservations.next(now).unwrap();
             assert!(next <= now + 2 * RESERVE_AGAIN_MAX);
@@ -246,7 +267,7 @@ mod tests {
         reservations.offer(relays(1), now);
         let (peer, listener) = ask(&mut reservations, now)[0];
         reservations.held(listener);
-        assert_eq!(reservations.lost(listener, now), Some((peer, true)));
+        assert_eq!(reservations.lost(listener, now), Some((peer, Lost::Held)));
         assert!(reservations.holding().is_empty() && ask(&mut reservations, now).is_empty());
         let next = reservations.next(now).unwrap();
         assert!(next <= now + 2 * RESERVE_AGAIN_MIN);
@@ -264,7 +285,7 @@ mod tests {
         assert_eq!(reservations.overdue(later), [listener]);
         reservations.offer(Vec::new(), later);
         assert_eq!(reservations.len(), 1, "it may still answer");
-        assert_eq!(reservations.lost(listener, later), Some((peer, false)));
+        assert_eq!(reservations.lost(listener, later), Some((peer, Lost::Refused)));
         assert_eq!(reservations.len(), 0);
     }
 }
