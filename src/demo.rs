@@ -12,7 +12,7 @@ use otela_ingress::{Ingress, IngressConfig};
 use otela_node::{
     agent::{self, AgentConfig, Outcome},
     engine::Echo,
-    peer::{Identity, Inbound, Patience, Peer, PeerConfig, RelayLimits},
+    peer::{Identity, Inbound, Peer, PeerConfig},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -114,18 +114,9 @@ async fn peer(
     metrics: &Metrics,
 ) -> Result<(Peer, mpsc::Receiver<Inbound>), CommandError> {
     let config = PeerConfig {
-        mesh: mesh.clone(),
-        identity: Identity::ephemeral(),
-        roles: vec![role],
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("a legal address")],
-        external: Vec::new(),
         bootstrap,
-        state: None,
-        serves_http: role == Role::Node,
-        relay: RelayLimits::default(),
-        site: None,
-        patience: Patience::default(),
-        software: env!("CARGO_PKG_VERSION").to_owned(),
+        ..PeerConfig::new(mesh.clone(), Identity::ephemeral(), vec![role])
     };
     Ok(Peer::start(config, tasks, metrics).await?)
 }

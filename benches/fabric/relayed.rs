@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::service_fn};
 use multiaddr::Multiaddr;
 use otela_node::{
-    peer::{Identity, Path, Patience, Peer, PeerConfig, RelayLimits, RequestBody, tunnel},
+    peer::{Identity, Path, Peer, PeerConfig, RequestBody, tunnel},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -26,18 +26,9 @@ const ANSWER_BYTES: usize = 64 << 20;
 /// Starts a peer that listens on `listen`, or nowhere.
 async fn peer(role: Role, listen: &[&str], bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Peer {
     let config = PeerConfig {
-        mesh: "bench".parse().unwrap(),
-        identity: Identity::ephemeral(),
-        roles: vec![role],
         listen: listen.iter().map(|address| address.parse().unwrap()).collect(),
-        external: Vec::new(),
         bootstrap,
-        state: None,
-        serves_http: role == Role::Node,
-        relay: RelayLimits::default(),
-        site: None,
-        patience: Patience::default(),
-        software: "bench".into(),
+        ..PeerConfig::new("bench".parse().unwrap(), Identity::ephemeral(), vec![role])
     };
     let (peer, requests) = Peer::start(config, tasks, &Metrics::new()).await.unwrap();
     let answers = service_fn(async |request: Request<Incoming>| {

@@ -3,7 +3,7 @@
 use super::parse::address;
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, Patience, PeerConfig, RelayLimits, State};
+use otela_node::peer::{Identity, Patience, PeerConfig, State};
 use otela_proto::{id::MeshName, payload::Role};
 use std::{path::PathBuf, time::Duration};
 
@@ -63,18 +63,13 @@ impl PeerArgs {
         let defaults = listen.iter().filter_map(|address| address.parse().ok());
         let listen = if self.peer_listen.is_empty() { defaults.collect() } else { self.peer_listen };
         Ok(PeerConfig {
-            mesh: self.mesh,
-            identity,
-            serves_http: roles.contains(&Role::Node),
-            relay: RelayLimits::default(),
-            roles,
             listen,
             external: self.external,
             bootstrap: self.bootstrap,
             state,
             site: self.site,
             patience: Patience { grace_near: self.grace, grace_far: self.grace_far, retention: self.retention },
-            software: env!("CARGO_PKG_VERSION").to_owned(),
+            ..PeerConfig::new(self.mesh, identity, roles)
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use otela_node::{
-    peer::{Announcement, Identity, Patience, Peer, PeerConfig, RelayLimits},
+    peer::{Announcement, Identity, Peer, PeerConfig},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -106,18 +106,9 @@ impl Mesh {
 
 async fn start(role: Role, bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Result<Running, String> {
     let config = PeerConfig {
-        mesh: "bench".parse().unwrap(),
-        identity: Identity::ephemeral(),
-        roles: vec![role],
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-        external: Vec::new(),
         bootstrap,
-        state: None,
-        serves_http: role == Role::Node,
-        relay: RelayLimits::default(),
-        site: None,
-        patience: Patience::default(),
-        software: "bench".into(),
+        ..PeerConfig::new("bench".parse().unwrap(), Identity::ephemeral(), vec![role])
     };
     let metrics = Metrics::new();
     // Nobody sends requests here, so nobody takes them.

@@ -82,3 +82,24 @@ pub struct PeerConfig {
     /// Version of the software, for show.
     pub software: String,
 }
+
+impl PeerConfig {
+    /// A peer that listens nowhere and knows nobody, with what is usual for the rest.
+    #[must_use]
+    pub fn new(mesh: MeshName, identity: Identity, roles: Vec<Role>) -> Self {
+        Self {
+            mesh,
+            identity,
+            serves_http: roles.contains(&Role::Node),
+            roles,
+            listen: Vec::new(),
+            external: Vec::new(),
+            bootstrap: Vec::new(),
+            state: None,
+            relay: RelayLimits::default(),
+            site: None,
+            patience: Patience::default(),
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}

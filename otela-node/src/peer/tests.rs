@@ -41,18 +41,10 @@ async fn start_as(
 ) -> Running {
     let key = identity.keypair().clone();
     let config = PeerConfig {
-        mesh: mesh.parse().unwrap(),
-        identity,
-        roles: vec![role],
         listen: vec![listen.parse().unwrap()],
-        external: vec![],
         bootstrap,
         state,
-        serves_http: role == Role::Node,
-        relay: RelayLimits::default(),
-        site: None,
-        patience: Patience::default(),
-        software: "test".into(),
+        ..PeerConfig::new(mesh.parse().unwrap(), identity, vec![role])
     };
     let tasks = Tasks::new();
     let metrics = Metrics::new();
@@ -172,18 +164,8 @@ async fn meshes_do_not_mix() {
 async fn a_taken_port_is_one_clear_error() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = PeerConfig {
-        mesh: "lab".parse().unwrap(),
-        identity: Identity::ephemeral(),
-        roles: vec![],
         listen: vec![format!("/ip4/127.0.0.1/tcp/{}", holder.local_addr().unwrap().port()).parse().unwrap()],
-        external: vec![],
-        bootstrap: vec![],
-        state: None,
-        serves_http: false,
-        relay: RelayLimits::default(),
-        site: None,
-        patience: Patience::default(),
-        software: String::new(),
+        ..PeerConfig::new("lab".parse().unwrap(), Identity::ephemeral(), vec![])
     };
     let error = Peer::start(config, &Tasks::new(), &Metrics::new()).await.unwrap_err();
     let line = crate::telemetry::chain(&error);

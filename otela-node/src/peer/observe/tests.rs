@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::{Identity, PeerConfig, RelayLimits, gossip, tests::until};
+use crate::peer::{Identity, PeerConfig, gossip, tests::until};
 use libp2p_identity::Keypair;
 use otela_proto::{
     entry::{Draft, Entry, Rank},
@@ -49,18 +49,8 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) async fn new() -> Self {
         let config = PeerConfig {
-            mesh: mesh(),
-            identity: Identity::ephemeral(),
-            roles: vec![],
             listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-            external: vec![],
-            bootstrap: vec![],
-            state: None,
-            serves_http: false,
-            relay: RelayLimits::default(),
-            site: None,
-            patience: crate::peer::Patience::default(),
-            software: "test".into(),
+            ..PeerConfig::new(mesh(), Identity::ephemeral(), vec![])
         };
         let (tasks, metrics) = (Tasks::new(), Metrics::new());
         let (peer, _) = Peer::start(config, &tasks, &metrics).await.unwrap();
