@@ -9,6 +9,7 @@ mod events;
 mod net;
 mod relay;
 mod reservations;
+mod upkeep;
 
 pub(super) use addresses::relay_of;
 pub(super) use dialer::Contact;
