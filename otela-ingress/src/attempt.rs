@@ -103,7 +103,7 @@ pub(crate) async fn attempt(app: &App, in_flight: &InFlight, request: &Inference
     };
     let (response, connection) = sent.map_err(Failure::Send)?;
     match begin(app, response, connection.path()).await {
-        Err(Failure::Truncated) if connection.is_lost().await => {
+        Err(Failure::Truncated) if app.peer.is_lost(&connection).await => {
             Err(Failure::Send(SendError::PathLost { delivered: true }))
         }
         begun => begun,

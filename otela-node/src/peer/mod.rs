@@ -313,7 +313,7 @@ impl Peer {
     ) -> Result<(Response<PooledBody>, Arc<Connection>), SendError> {
         let connection = self.connect(to).await?;
         let sent = match self.inner.tunnel.send(&connection, head, body).await {
-            Err(SendError::Broken { delivered, .. }) if connection.is_lost().await => {
+            Err(SendError::Broken { delivered, .. }) if self.is_lost(&connection).await => {
                 Err(SendError::PathLost { delivered })
             }
             sent => sent,
@@ -334,6 +334,21 @@ impl Peer {
             let _ = self.inner.events.try_send(gossip::Event::Served(*to));
         }
         Ok((answer, connection))
+    }
+
+    /// Whether something broke on a connection because that has ended, which need not be the peer's doing. Waits a
+    /// moment to find out, and where a relay has died until what else led through it has ended too, so that nobody
+    /// tries that next.
+    pub async fn is_lost(&self, connection: &Connection) -> bool {
+        if !connection.ends_soon().await {
+            return false;
+        }
+        let through = |other: &Connection| other.peer() == connection.peer() && other.relay() == connection.relay();
+        if connection.relay().is_some() {
+            let others: Vec<_> = self.connections().into_iter().filter(|other| through(other)).collect();
+            futures::future::join_all(others.iter().map(|other| other.ends_soon())).await;
+        }
+        true
     }
 
     /// Takes a peer out of rotation for a while, because it failed to answer.

@@ -56,14 +56,6 @@ impl Carrier {
     }
 }
 
-/// What a relay allows one circuit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::peer) struct CircuitLimit {
-    /// Bytes both ways together.
-    pub(in crate::peer) bytes: Option<u64>,
-    pub(in crate::peer) lasts: Option<Duration>,
-}
-
 /// One open connection to a peer.
 #[derive(Debug)]
 pub struct Connection {
@@ -206,14 +198,6 @@ impl Connection {
         self.began_ms
     }
 
-    /// Whether it goes through a relay and has used up so much of what one allows that the next request had better take
-    /// another one.
-    pub(super) fn is_worn(&self, limit: &CircuitLimit) -> bool {
-        // Encryption and muxer add to the bytes, and the relay counts them too.
-        let bytes = limit.bytes.is_some_and(|most| self.life.bytes() > most / 2);
-        bytes || limit.lasts.is_some_and(|most| self.age() > most.mul_f64(0.8))
-    }
-
     /// Whether nothing has come on it since `ms`, in milliseconds of [`now_ms`].
     pub(super) fn is_silent_since(&self, ms: u64) -> bool {
         self.life.heard_ms() < ms
@@ -253,9 +237,8 @@ impl Connection {
         self.life.retired.cancelled().await;
     }
 
-    /// Whether something broke on it because the connection has ended, which need not be the peer's doing. Waits a
-    /// moment to find out.
-    pub async fn is_lost(&self) -> bool {
+    /// Whether the connection has ended, or does so within a moment.
+    pub(in crate::peer) async fn ends_soon(&self) -> bool {
         // Behind a relay the news takes two hops.
         let within = if self.path == Path::Relayed { PATH_LOST_WITHIN } else { PATH_LOST_WITHIN / 5 };
         tokio::time::timeout(within, self.life.ended.cancelled()).await.is_ok()

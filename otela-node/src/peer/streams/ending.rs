@@ -31,8 +31,6 @@ pub(super) struct Life {
     users: Arc<AtomicUsize>,
     /// When something was last read, in milliseconds of [`now_ms`].
     heard_ms: Arc<AtomicU64>,
-    /// Bytes that went either way.
-    bytes: Arc<AtomicU64>,
 }
 
 /// Milliseconds since this was first asked for.
@@ -51,11 +49,6 @@ impl Life {
     /// When something was last read, in milliseconds of [`now_ms`]; 0 for never.
     pub(super) fn heard_ms(&self) -> u64 {
         self.heard_ms.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that went either way, without what encryption and muxer add.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -113,7 +106,6 @@ impl AsyncRead for EndingIo {
         let read = buffer.filled().len() - before;
         if read > 0 {
             self.life.heard_ms.store(now_ms(), Ordering::Relaxed);
-            self.life.bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
         polled
     }
@@ -122,11 +114,7 @@ impl AsyncRead for EndingIo {
 impl AsyncWrite for EndingIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        let polled = Pin::new(&mut self.stream).poll_write(cx, data);
-        if let Poll::Ready(Ok(written)) = &polled {
-            self.life.bytes.fetch_add(*written as u64, Ordering::Relaxed);
-        }
-        polled
+        Pin::new(&mut self.stream).poll_write(cx, data)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -9,7 +9,7 @@ mod ending;
 mod handler;
 mod table;
 
-pub(super) use connection::{Carrier, CircuitLimit};
+pub(super) use connection::Carrier;
 pub use connection::{Connection, Inbound, OpenError, Path};
 pub use ending::EndingIo;
 pub(super) use table::{Relays, Streams};

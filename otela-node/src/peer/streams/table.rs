@@ -1,6 +1,6 @@
 //! The open connections of a peer, and which of several to use.
 
-use super::{CircuitLimit, Connection, Path, ending::now_ms};
+use super::{Connection, Path, ending::now_ms};
 use crate::peer::defaults::{DUPLICATE_FOR, SILENT_FOR};
 use libp2p::{PeerId, swarm::ConnectionId};
 use std::{
@@ -61,26 +61,6 @@ impl Streams {
         let peers: Vec<_> = self.read().keys().copied().collect();
         let best = peers.iter().filter_map(|peer| self.best(peer));
         best.filter(|connection| connection.path() == Path::Relayed).collect()
-    }
-
-    /// Relayed connections that we began and that have used up most of what their relays allow, by `limits`: retires
-    /// those beside which there is a fresh one, and returns those that need one.
-    pub(in crate::peer) fn worn(&self, limits: &HashMap<PeerId, CircuitLimit>) -> Vec<Arc<Connection>> {
-        let is_worn = |c: &Arc<Connection>| {
-            let limit = c.relay().and_then(|relay| limits.get(&relay));
-            c.is_open() && c.is_ours() && !c.is_retired() && limit.is_some_and(|limit| c.is_worn(limit))
-        };
-        let table = self.read();
-        let mut need = Vec::new();
-        for connections in table.values() {
-            let (worn, fresh): (Vec<_>, Vec<_>) = connections.iter().filter(|c| c.is_open()).partition(|c| is_worn(c));
-            if fresh.iter().any(|connection| !connection.is_retired()) {
-                worn.iter().for_each(|connection| connection.retire());
-            } else {
-                need.extend(worn.first().map(|connection| Arc::clone(connection)));
-            }
-        }
-        need
     }
 
     /// Looks after peers with several connections: retires those that are not needed beside better ones, and returns

@@ -10,13 +10,13 @@ use crate::{
     peer::{
         defaults::{COMPLAIN_EVERY, PING_MISSES_MAX},
         gossip::Event,
-        streams::{Carrier, CircuitLimit, Path},
+        streams::{Carrier, Path},
         transport::socket_of,
     },
     telemetry::chain,
 };
 use libp2p::{
-    Multiaddr, PeerId, dcutr, ping, relay,
+    Multiaddr, PeerId, dcutr, ping,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
 use std::{collections::BTreeSet, io};
@@ -98,14 +98,6 @@ impl Driver {
             NetEvent::Relay(event) => {
                 let swarm = &self.swarm;
                 self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
-            }
-            NetEvent::RelayClient(relay::client::Event::OutboundCircuitEstablished { relay_peer_id, limit }) => {
-                let limit = CircuitLimit {
-                    // Zero is for none.
-                    bytes: limit.and_then(|limit| limit.data_in_bytes()).filter(|bytes| *bytes > 0),
-                    lasts: limit.and_then(|limit| limit.duration()),
-                };
-                self.circuit_limits.insert(relay_peer_id, limit);
             }
             NetEvent::Dcutr(event) => self.on_hole_punch(&event),
             _ => {}

@@ -122,9 +122,6 @@ impl Driver {
             self.streams.give_up(&connection.peer(), connection.id());
             self.swarm.close_connection(connection.id());
         }
-        for worn in self.streams.worn(&self.circuit_limits) {
-            self.dial_again(worn.peer(), vec![worn.remote().clone()]);
-        }
         let relayed = self.streams.relayed();
         self.tidy_at = (several || !relayed.is_empty()).then(|| Instant::now() + TIDY_EVERY);
         for Look { connection, again } in self.search.due(relayed, Instant::now()) {
