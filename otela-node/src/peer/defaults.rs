@@ -86,6 +86,8 @@ pub(super) const DUPLICATE_FOR: Duration = Duration::from_secs(30);
 pub(super) const SILENT_FOR: Duration = Duration::from_secs(5);
 /// How often peers with several connections are looked at.
 pub(super) const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// And this soon after a connection was added: many come at one moment when a mesh starts.
+pub(super) const TIDY_AFTER: Duration = Duration::from_millis(20);
 /// First pause before a direct way to a peer that is reached through a relay is looked for again: longer than libp2p's
 /// own tries, which are three of ten seconds.
 pub(super) const LOOK_AGAIN_MIN: Duration = Duration::from_secs(40);

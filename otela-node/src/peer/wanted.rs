@@ -24,18 +24,36 @@ pub(super) struct Wanted {
     needs_relays: bool,
     peers: Vec<Contact>,
     relays: Option<Vec<Contact>>,
+    /// What the last look was at. Until any of it changes there is nothing new to say, and a look is at every entry.
+    looked_at: Option<Looked>,
+}
+
+/// What decides whom to stay connected to.
+#[derive(Debug, PartialEq, Eq)]
+struct Looked {
+    generation: u64,
+    neighbours: Vec<PeerId>,
+    joined: bool,
+    /// Entries grow too old with time alone.
+    minute: u64,
 }
 
 impl Wanted {
     pub(super) fn new(config: &PeerConfig, me: PeerId) -> Self {
         let needs_relays = config.external.is_empty() && !config.roles.contains(&Role::Relay);
-        Self { me, roles: config.roles.clone(), needs_relays, peers: Vec::new(), relays: None }
+        Self { me, roles: config.roles.clone(), needs_relays, peers: Vec::new(), relays: None, looked_at: None }
     }
 
     /// Tells the driver what has changed. `command` says whether it was taken; what was not is told again the next
     /// time. Of relays nothing is said before the mesh has been heard.
     pub(super) fn tell(&mut self, view: &View, neighbours: &[PeerId], joined: bool, command: impl Fn(Command) -> bool) {
-        let oldest_ms = unix_ms().saturating_sub(millis(TTL));
+        let now_ms = unix_ms();
+        let (neighbours_now, minute) = (neighbours.to_vec(), now_ms / 60_000);
+        let looked_at = Looked { generation: view.generation, neighbours: neighbours_now, joined, minute };
+        if self.looked_at.as_ref() == Some(&looked_at) {
+            return;
+        }
+        let oldest_ms = now_ms.saturating_sub(millis(TTL));
         let known: Vec<_> = view
             .nodes()
             .filter(|(peer, node)| node.is_listed() && **peer != self.me && node.entry.issued_at_ms() >= oldest_ms)
@@ -46,20 +64,31 @@ impl Wanted {
         };
         let peers: Vec<_> =
             known.iter().filter(|(peer, node)| is_wanted(peer, node)).map(|(_, node)| contact(node)).collect();
-        if self.peers != peers && command(Command::Want(peers.clone())) {
+        if self.peers != peers {
+            if !command(Command::Want(peers.clone())) {
+                return;
+            }
             self.peers = peers;
         }
-        if !self.needs_relays || !joined {
+        if self.needs_relays && joined && !self.tell_relays(&known, command) {
             return;
         }
+        self.looked_at = Some(looked_at);
+    }
+
+    /// Returns whether the driver knows it now.
+    fn tell_relays(&mut self, known: &[(&PeerId, &Node)], command: impl Fn(Command) -> bool) -> bool {
         let is_relay = |node: &Node| node.belief == Belief::Alive && node.entry.payload().has_role(Role::Relay);
         let mut relays: Vec<_> =
             known.iter().filter(|(_, node)| is_relay(node)).map(|(_, node)| contact(node)).collect();
         relays.sort_by_key(|relay| affinity(&self.me, &relay.peer));
         relays.truncate(RELAYS_OFFERED_MAX);
-        if self.relays.as_ref() != Some(&relays) && command(Command::Relays(relays.clone())) {
-            self.relays = Some(relays);
+        let is_new = self.relays.as_ref() != Some(&relays);
+        if is_new && !command(Command::Relays(relays.clone())) {
+            return false;
         }
+        self.relays = Some(relays);
+        true
     }
 
     /// Requests flow between ingresses and nodes, and either side may be the one that can dial.

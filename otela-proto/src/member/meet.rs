@@ -75,8 +75,11 @@ impl Member {
         };
         chosen.retain(fits);
         chosen.truncate(missing);
-        let others = ring.values().filter(|peer| fits(peer) && !chosen.contains(peer));
-        chosen.extend(others.copied().sample(&mut rng, missing - chosen.len()));
+        // A sample of nobody would still look at everybody.
+        if missing > chosen.len() {
+            let others = ring.values().filter(|peer| fits(peer) && !chosen.contains(peer));
+            chosen.extend(others.copied().sample(&mut rng, missing - chosen.len()));
+        }
         wanted.extend(&chosen);
         self.meetings.chosen = chosen;
         wanted

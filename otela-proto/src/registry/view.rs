@@ -147,7 +147,7 @@ pub struct View {
     pub generation: u64,
     nodes: BTreeMap<PeerId, Node>,
     models: BTreeMap<Arc<str>, ModelState>,
-    /// When the next node is no longer shown.
+    /// When the next model will cease to be known, or the next node is no longer shown.
     stale_at: Option<Duration>,
 }
 
@@ -185,11 +185,12 @@ impl View {
             }
             nodes.insert(owner, node);
         }
-        let models = drafts
+        let models: BTreeMap<Arc<str>, ModelState> = drafts
             .into_iter()
             .filter(|(_, draft)| draft.known_until.is_none_or(|until| now < until))
             .map(|(id, draft)| (id, draft.finish()))
             .collect();
+        let stale_at = models.values().filter_map(|state| state.known_until).chain(stale_at).min();
         Self { generation, nodes, models, stale_at }
     }
 
@@ -219,7 +220,7 @@ impl View {
     /// [`View::build`].
     #[must_use]
     pub fn stale_at(&self) -> Option<Duration> {
-        self.models.values().filter_map(|state| state.known_until).chain(self.stale_at).min()
+        self.stale_at
     }
 }
 

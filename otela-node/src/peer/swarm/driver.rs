@@ -82,6 +82,8 @@ pub(in crate::peer) struct Driver {
     pub(super) listener_complained: Option<Instant>,
     /// Whom to stay connected to, relays aside.
     pub(super) wanted: Vec<Contact>,
+    /// The relays to stay connected to, as the dialer was told.
+    pub(super) relays_wanted: Vec<Contact>,
     pub(super) reservations: Reservations,
     pub(super) is_dialled: bool,
     pub(super) is_told: bool,
@@ -165,6 +167,7 @@ impl Driver {
             complained: HashMap::new(),
             listener_complained: None,
             wanted: Vec::new(),
+            relays_wanted: Vec::new(),
             reservations: Reservations::default(),
             is_dialled: !config.external.is_empty() || config.roles.contains(&Role::Relay),
             is_told: false,
@@ -267,8 +270,7 @@ impl Driver {
 
     /// Tells the dialer whom to stay connected to.
     pub(super) fn want(&mut self) {
-        let relays = self.reservations.chosen();
-        let relays = relays.into_iter().filter(|relay| self.wanted.iter().all(|wanted| wanted.peer != relay.peer));
+        let relays = self.relays_wanted.iter().filter(|relay| self.wanted.iter().all(|wanted| wanted.peer != relay.peer));
         let wanted = self.wanted.iter().chain(relays).cloned().collect();
         let swarm = &self.swarm;
         self.dialer.want(wanted, |peer| swarm.is_connected(peer), swarm.local_peer_id(), Instant::now());

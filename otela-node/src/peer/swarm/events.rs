@@ -37,7 +37,7 @@ impl Driver {
                     self.on_dialled();
                 }
                 self.reserve();
-                self.tidy();
+                self.tidy_soon();
                 self.tell(Event::Connected(peer_id, connection_id)).await;
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, endpoint, num_established, cause } => {

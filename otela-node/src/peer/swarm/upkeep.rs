@@ -8,7 +8,7 @@ use super::{
     reservations::Lost,
 };
 use crate::peer::{
-    defaults::TIDY_EVERY,
+    defaults::{TIDY_AFTER, TIDY_EVERY},
     streams::{Carrier, Relays},
 };
 use libp2p::{
@@ -44,7 +44,11 @@ impl Driver {
                 Err(error) => tracing::warn!(%relay, %error, "cannot ask a relay"),
             }
         }
-        self.want();
+        let chosen: Vec<_> = self.reservations.chosen().into_iter().cloned().collect();
+        if chosen != self.relays_wanted {
+            self.relays_wanted = chosen;
+            self.want();
+        }
         self.publish_reach();
     }
 
@@ -107,6 +111,12 @@ impl Driver {
             *old = reach;
             changed
         });
+    }
+
+    /// Has [`Self::tidy`] called soon, once for all connections of one moment.
+    pub(super) fn tidy_soon(&mut self) {
+        let soon = Instant::now() + TIDY_AFTER;
+        self.tidy_at = Some(self.tidy_at.map_or(soon, |at| at.min(soon)));
     }
 
     /// Of several connections to one peer closes those that are not needed, once nothing runs on them, and looks for
