@@ -86,7 +86,7 @@ impl Accusation {
             ttl_s: TTL.as_secs(),
         }
         .encode_to_vec();
-        let signature = DOMAIN.sign(key, mesh, &body)?;
+        let signature = DOMAIN.sign(key, Some(mesh), &body)?;
         let signed: Arc<[u8]> = Signed { body, signature }.encode_to_vec().into();
         Ok(Self { accuser, charge, issued_at_ms: now_ms, hash: SignedHash::of(&signed), signed })
     }
@@ -98,7 +98,7 @@ impl Accusation {
     pub fn open(signed: &[u8], mesh: &MeshName, now_ms: u64) -> Result<Self, Refusal> {
         let accusation = Self::reopen(signed, now_ms)?;
         let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        DOMAIN.verify(&accusation.accuser, mesh, &message.body, &message.signature)?;
+        DOMAIN.verify(&accusation.accuser, Some(mesh), &message.body, &message.signature)?;
         Ok(accusation)
     }
 

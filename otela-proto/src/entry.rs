@@ -83,7 +83,7 @@ impl Entry {
             payload,
         }
         .encode_to_vec();
-        let signature = DOMAIN.sign(key, mesh, &body)?;
+        let signature = DOMAIN.sign(key, Some(mesh), &body)?;
         let signed: Arc<[u8]> = Signed { body, signature }.encode_to_vec().into();
         let hash = SignedHash::of(&signed);
         Ok(Self {
@@ -103,7 +103,7 @@ impl Entry {
     pub fn open(signed: &[u8], mesh: &MeshName, now_ms: u64) -> Result<Self, Refusal> {
         let entry = Self::reopen(signed, now_ms)?;
         let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        DOMAIN.verify(&entry.owner, mesh, &message.body, &message.signature)?;
+        DOMAIN.verify(&entry.owner, Some(mesh), &message.body, &message.signature)?;
         Ok(entry)
     }
 

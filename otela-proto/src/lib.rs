@@ -6,8 +6,10 @@
 //! therefore runs in production and in simulation.
 //!
 //! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`accusation`], [`registry`], [`gossip`].
+//! [`admission`] stands by itself: who may connect at all.
 
 pub mod accusation;
+pub mod admission;
 pub mod clock;
 pub mod engine_path;
 pub mod entry;

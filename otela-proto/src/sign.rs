@@ -69,19 +69,26 @@ impl Refusal {
 pub(crate) struct Domain(pub(crate) &'static [u8]);
 
 impl Domain {
-    /// Signs `body` for `mesh`.
-    pub(crate) fn sign(self, key: &Keypair, mesh: &MeshName, body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    /// Signs `body` for `mesh`, or for all meshes.
+    pub(crate) fn sign(self, key: &Keypair, mesh: Option<&MeshName>, body: &[u8]) -> Result<Vec<u8>, Refusal> {
         key.sign(&self.transcript(mesh, body)).map_err(|_| Refusal::NotEd25519)
     }
 
-    /// Checks that `signer` has signed `body` for `mesh`.
-    pub(crate) fn verify(self, signer: &PeerId, mesh: &MeshName, body: &[u8], signature: &[u8]) -> Result<(), Refusal> {
+    /// Checks that `signer` has signed `body` for `mesh`, or for all meshes.
+    pub(crate) fn verify(
+        self,
+        signer: &PeerId,
+        mesh: Option<&MeshName>,
+        body: &[u8],
+        signature: &[u8],
+    ) -> Result<(), Refusal> {
         let good = public_key(signer)?.verify(&self.transcript(mesh, body), signature);
         if good { Ok(()) } else { Err(Refusal::BadSignature) }
     }
 
-    fn transcript(self, mesh: &MeshName, body: &[u8]) -> Vec<u8> {
-        let name = mesh.as_str().as_bytes();
+    fn transcript(self, mesh: Option<&MeshName>, body: &[u8]) -> Vec<u8> {
+        // No mesh has an empty name.
+        let name = mesh.map_or("", MeshName::as_str).as_bytes();
         let mut bytes = Vec::with_capacity(self.0.len() + name.len() + 2 + body.len());
         for part in [self.0, name] {
             bytes.extend_from_slice(part);

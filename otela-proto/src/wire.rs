@@ -24,10 +24,11 @@ pub fn http_protocol(mesh: &MeshName) -> String {
 /// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signed {
-    /// An encoded [`EntryBody`] or [`AccusationBody`].
+    /// An encoded [`EntryBody`], [`AccusationBody`], [`ReleaseBody`] or [`MembershipBody`].
     #[prost(bytes = "vec", tag = "1")]
     pub body: Vec<u8>,
-    /// Ed25519 over the domain string, the mesh name and `body`, with a NUL after each of the first two.
+    /// Ed25519 over the domain string, the mesh name and `body`, with a NUL after each of the first two. What is said
+    /// for all meshes has an empty name there.
     #[prost(bytes = "vec", tag = "2")]
     pub signature: Vec<u8>,
 }
@@ -88,6 +89,72 @@ pub struct AccusationBody {
     /// Seconds after which the accusation is void; for show, the mesh's own time to live counts.
     #[prost(uint64, tag = "8")]
     pub ttl_s: u64,
+}
+
+/// What a maintainer signs of a binary, for all meshes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ReleaseBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// SHA-256 of the binary.
+    #[prost(bytes = "vec", tag = "2")]
+    pub digest: Vec<u8>,
+    /// Its version, a semantic one.
+    #[prost(string, tag = "3")]
+    pub version: String,
+    /// From when it counts, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "4")]
+    pub from_ms: u64,
+    /// Until when it counts.
+    #[prost(uint64, tag = "5")]
+    pub until_ms: u64,
+    /// The maintainer's key as a peer id (binary form).
+    #[prost(bytes = "vec", tag = "6")]
+    pub key: Vec<u8>,
+}
+
+/// What the authority of a mesh signs of a peer.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct MembershipBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// The member's peer id (binary form).
+    #[prost(bytes = "vec", tag = "2")]
+    pub member: Vec<u8>,
+    /// From when it counts, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "3")]
+    pub from_ms: u64,
+    /// Until when it counts.
+    #[prost(uint64, tag = "4")]
+    pub until_ms: u64,
+    /// The authority's key as a peer id (binary form).
+    #[prost(bytes = "vec", tag = "5")]
+    pub authority: Vec<u8>,
+}
+
+/// What a peer shows of itself before it is admitted to a connection.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HelloBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// Name of its mesh.
+    #[prost(string, tag = "2")]
+    pub mesh: String,
+    /// Chosen by chance for this connection.
+    #[prost(bytes = "vec", tag = "3")]
+    pub nonce: Vec<u8>,
+    /// A [`ReleaseBody`], signed.
+    #[prost(message, optional, tag = "4")]
+    pub release: Option<Signed>,
+    /// A [`MembershipBody`], signed.
+    #[prost(message, optional, tag = "5")]
+    pub membership: Option<Signed>,
+    /// Room for what a trusted execution environment says of the process. Nothing reads it yet.
+    #[prost(bytes = "vec", tag = "6")]
+    pub evidence: Vec<u8>,
 }
 
 /// One message of RG/1.

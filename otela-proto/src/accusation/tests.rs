@@ -42,7 +42,7 @@ fn nobody_accuses_in_anothers_name_nor_itself() {
         let mut body = AccusationBody::decode(&message.body[..]).unwrap();
         change(&mut body);
         let body = body.encode_to_vec();
-        let signature = DOMAIN.sign(&mallory, &mesh(), &body).unwrap();
+        let signature = DOMAIN.sign(&mallory, Some(&mesh()), &body).unwrap();
         Accusation::open(&Signed { body, signature }.encode_to_vec(), &mesh(), NOW_MS).map(|_| ())
     };
     let victim = victim.public().to_peer_id().to_bytes();

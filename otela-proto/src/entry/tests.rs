@@ -42,7 +42,7 @@ fn p28_nobody_speaks_for_another() {
     let mut body = EntryBody::decode(&message.body[..]).unwrap();
     body.owner = victim.public().to_peer_id().to_bytes();
     let body = body.encode_to_vec();
-    let signature = DOMAIN.sign(&mallory, &mesh(), &body).unwrap();
+    let signature = DOMAIN.sign(&mallory, Some(&mesh()), &body).unwrap();
     let forged = Signed { body, signature }.encode_to_vec();
     assert_eq!(Entry::open(&forged, &mesh(), NOW_MS).unwrap_err(), Refusal::BadSignature);
 }
@@ -84,7 +84,7 @@ fn fields_of_a_newer_version_survive_with_their_signature() {
     body.payload.extend_from_slice(&[0xc2, 0x0c, 3, b'n', b'e', b'w']);
     body.schema = 9;
     let body = body.encode_to_vec();
-    let signature = DOMAIN.sign(&key, &mesh(), &body).unwrap();
+    let signature = DOMAIN.sign(&key, Some(&mesh()), &body).unwrap();
     let newer = Signed { body, signature }.encode_to_vec();
     let opened = Entry::open(&newer, &mesh(), NOW_MS).unwrap();
     assert_eq!(opened.payload().software, "0.1.0");

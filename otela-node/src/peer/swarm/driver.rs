@@ -270,7 +270,8 @@ impl Driver {
 
     /// Tells the dialer whom to stay connected to.
     pub(super) fn want(&mut self) {
-        let relays = self.relays_wanted.iter().filter(|relay| self.wanted.iter().all(|wanted| wanted.peer != relay.peer));
+        let relays =
+            self.relays_wanted.iter().filter(|relay| self.wanted.iter().all(|wanted| wanted.peer != relay.peer));
         let wanted = self.wanted.iter().chain(relays).cloned().collect();
         let swarm = &self.swarm;
         self.dialer.want(wanted, |peer| swarm.is_connected(peer), swarm.local_peer_id(), Instant::now());
