@@ -68,7 +68,7 @@ impl Ingress {
             if drains.is_draining() {
                 return Err("stopping".to_owned());
             }
-            joins.not_joined().map_or(Ok(()), |reason| Err(reason.to_owned()))
+            joins.not_joined().map_or(Ok(()), Err)
         });
         let observed = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
         let closing = CancellationToken::new();

@@ -1,6 +1,6 @@
 //! What a peer is told at its start.
 
-use super::{identity::Identity, state::State};
+use super::{admission::AdmissionSettings, identity::Identity, state::State};
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub struct PeerConfig {
     pub bootstrap: Vec<Multiaddr>,
     /// Where epoch and peers are remembered across restarts, if anywhere.
     pub state: Option<State>,
+    /// Whom the mesh admits, and what this peer shows to be admitted.
+    pub admission: AdmissionSettings,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
     /// What is relayed for others, by a peer that has the role.
@@ -88,6 +90,7 @@ impl PeerConfig {
     #[must_use]
     pub fn new(mesh: MeshName, identity: Identity, roles: Vec<Role>) -> Self {
         Self {
+            admission: AdmissionSettings::open(mesh.clone()),
             mesh,
             identity,
             serves_http: roles.contains(&Role::Node),

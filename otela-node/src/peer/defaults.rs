@@ -13,6 +13,16 @@ pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 pub(super) const PING_MISSES_MAX: u32 = 1;
 /// From a stream of bytes to a connection that is encrypted and proven.
 pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// From an encrypted connection to one that is admitted. Each side says two short things.
+pub(super) const ADMISSION_WITHIN: Duration = Duration::from_secs(5);
+/// Whoever is refused has this long to read why.
+pub(super) const REFUSAL_READ_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether those who are connected may still be: what they have shown ends with time.
+pub(super) const JUDGE_EVERY: Duration = Duration::from_secs(60);
+/// How often it is looked whether the mesh file has changed.
+pub(super) const MESH_FILE_EVERY: Duration = Duration::from_secs(5);
+/// Who was refused so lately, and is in no mesh, is not there because of that.
+pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(2);
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of

@@ -1,6 +1,6 @@
 //! What a peer counts.
 
-use super::defaults::REFUSED_LOG_EVERY;
+use super::{admission::Tally, defaults::REFUSED_LOG_EVERY};
 use crate::telemetry::Metrics;
 use libp2p::PeerId;
 use otela_proto::registry::{Belief, Registry, View};
@@ -71,13 +71,14 @@ pub(super) struct PeerMetrics {
     pub(super) frames_malformed: Counter,
     pub(super) state_files_set_aside: Counter,
     pub(super) state_writes_failed: Counter,
+    pub(super) tally: Tally,
     /// The reasons that were counted, when each was logged last, and how many came since.
     refusals_logged: Arc<Mutex<BTreeMap<&'static str, (Instant, u64)>>>,
 }
 
 impl PeerMetrics {
     pub(super) fn register(metrics: &Metrics) -> Self {
-        let m = Self::default();
+        let m = Self { tally: Tally::register(metrics), ..Self::default() };
         metrics.register(|r| {
             let mut add = |name: &str, help: &str, counter: &Counter| r.register(name, help, counter.clone());
             add("otela_peer_streams_refused", "Inbound streams reset because the queue was full", &m.streams_refused);

@@ -5,6 +5,7 @@
 //! beyond that (serve an engine, take clients' requests, schedule) is built on the handle from outside; this
 //! module knows of none of it.
 
+pub mod admission;
 mod config;
 mod defaults;
 mod farewell;
@@ -32,7 +33,8 @@ pub use swarm::{ListenError, Reach};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
-use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, SERVED_EVERY};
+use admission::{Admission, By};
+use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, REFUSED_LATELY, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
@@ -86,6 +88,7 @@ struct Inner {
     events: mpsc::Sender<gossip::Event>,
     commands: mpsc::Sender<swarm::Command>,
     metrics: metrics::PeerMetrics,
+    admission: Admission,
     /// What the wall clock said when the gossip task's clock began.
     started_unix_ms: u64,
     /// Holds the lock on the key's file for as long as the peer lives.
@@ -113,9 +116,14 @@ impl Peer {
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
         let (swarm_published, addresses, reach) = swarm::Published::new();
+        let door = Admission::new(config.identity.keypair().clone(), &config.admission, counters.tally.clone());
+        if let Some(path) = config.admission.mesh_file.clone() {
+            tasks.spawn(admission::follow(path, door.clone()));
+        }
         let driver = swarm::Driver::new(
             &config,
             (behaviour, streams.clone()),
+            door.clone(),
             swarm::Channels { commands: command_queue, events: events.clone(), published: swarm_published },
             counters.clone(),
         )?;
@@ -156,6 +164,7 @@ impl Peer {
             events,
             commands,
             metrics: counters,
+            admission: door,
             started_unix_ms,
             _identity: config.identity,
         };
@@ -205,11 +214,17 @@ impl Peer {
 
     /// Why this peer has not joined, in a few words, or `None` if it has.
     #[must_use]
-    pub fn not_joined(&self) -> Option<&'static str> {
+    pub fn not_joined(&self) -> Option<String> {
+        if self.has_joined() {
+            return None;
+        }
+        if let Some(refused) = self.inner.admission.tally().refuses_us(REFUSED_LATELY) {
+            return Some(format!("others refuse this peer: {refused}"));
+        }
         let off = self.skew_ms().is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) > CLOCK_SLACK);
         let reason =
             if off { "this machine's clock is hours off its neighbours'" } else { "no bootstrap has answered yet" };
-        (!self.has_joined()).then_some(reason)
+        Some(reason.to_owned())
     }
 
     /// Resolves when another process was found to use this peer's key and to go on: this one must stop.
@@ -270,7 +285,11 @@ impl Peer {
 
     /// What this peer has refused: of what, why, how often.
     fn refusals(&self) -> Vec<(&'static str, &'static str, u64)> {
-        self.inner.metrics.refusals()
+        let door = self.inner.admission.tally().all().into_iter().map(|(by, refused, count)| match by {
+            By::Us => ("peers", refused.reason(), count),
+            By::Them => ("us", refused.reason(), count),
+        });
+        self.inner.metrics.refusals().into_iter().chain(door).collect()
     }
 
     /// Says this of itself from now on. Returns when it is on its way to the neighbours.

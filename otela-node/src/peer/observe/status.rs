@@ -17,7 +17,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let own = view.node(&peer.id()).map(|node| &node.entry);
     let refusals = peer.refusals();
     let reach = peer.reach();
-    let mut warnings = warnings(peer.not_joined(), &refusals);
+    let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
     json!({

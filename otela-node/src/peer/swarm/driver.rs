@@ -11,8 +11,9 @@ use super::{
 use crate::{
     peer::{
         StartError,
+        admission::Admission,
         config::PeerConfig,
-        defaults::DIALS_MAX,
+        defaults::{DIALS_MAX, JUDGE_EVERY},
         gossip::Event,
         metrics::PeerMetrics,
         streams::{self, Streams},
@@ -90,6 +91,7 @@ pub(in crate::peer) struct Driver {
     pub(super) search: Search,
     pub(super) guests: Guests,
     pub(super) tidy_at: Option<Instant>,
+    pub(super) admission: Admission,
     pub(super) metrics: PeerMetrics,
 }
 
@@ -140,11 +142,12 @@ impl Driver {
     pub(in crate::peer) fn new(
         config: &PeerConfig,
         streams: (streams::Behaviour, Streams),
+        admission: Admission,
         channels: Channels,
         metrics: PeerMetrics,
     ) -> Result<Self, StartError> {
         let (behaviour, streams) = streams;
-        let mut swarm = net::swarm(config, behaviour, &metrics)?;
+        let mut swarm = net::swarm(config, behaviour, &admission, &metrics)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
@@ -174,6 +177,7 @@ impl Driver {
             search: Search::default(),
             guests: Guests::default(),
             tidy_at: None,
+            admission,
             metrics,
         })
     }
@@ -182,6 +186,7 @@ impl Driver {
     pub(in crate::peer) async fn run(mut self, tasks: Tasks) {
         self.publish_addresses();
         self.publish_reach();
+        let (mut rules, mut judge_at) = (self.admission.changes(), Instant::now() + JUDGE_EVERY);
         loop {
             let next_dial = self.dialer.next();
             let next_reservation = self.reservations.next(Instant::now());
@@ -192,6 +197,11 @@ impl Driver {
                 () = sleep_until(next_dial) => self.dial_due(&tasks),
                 () = sleep_until(next_reservation) => self.reserve(),
                 () = sleep_until(self.tidy_at) => self.tidy(),
+                Ok(()) = rules.changed() => self.judge_again(),
+                () = tokio::time::sleep_until(judge_at) => {
+                    judge_at = Instant::now() + JUDGE_EVERY;
+                    self.judge_again();
+                }
                 () = tasks.stopped() => break,
             }
         }
@@ -213,14 +223,16 @@ impl Driver {
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
             Command::Reach(peer, _) if self.swarm.is_connected(&peer) => {}
             Command::Reach(peer, addresses) => self.dialer.hurry(peer, addresses, None, now),
-            Command::Disconnect(peer) => {
-                for connection in self.streams.all().iter().filter(|connection| connection.peer() == peer) {
-                    self.streams.give_up(&peer, connection.id());
-                }
-                // Not connected any more is as good.
-                let _ = self.swarm.disconnect_peer_id(peer);
-            }
+            Command::Disconnect(peer) => self.disconnect(peer),
         }
+    }
+
+    pub(super) fn disconnect(&mut self, peer: PeerId) {
+        for connection in self.streams.all().iter().filter(|connection| connection.peer() == peer) {
+            self.streams.give_up(&peer, connection.id());
+        }
+        // Not connected any more is as good.
+        let _ = self.swarm.disconnect_peer_id(peer);
     }
 
     fn dial_due(&mut self, tasks: &Tasks) {

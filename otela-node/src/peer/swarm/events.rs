@@ -46,6 +46,7 @@ impl Driver {
                 if num_established == 0 {
                     tracing::debug!(peer = %peer_id, ?cause, "disconnected");
                     self.dialer.lost(&peer_id, Instant::now());
+                    self.admission.forget(&peer_id);
                 }
                 let (relayed, last) = (endpoint.is_relayed(), num_established == 0);
                 self.tell(Event::Disconnected { peer: peer_id, id: connection_id, relayed, last }).await;

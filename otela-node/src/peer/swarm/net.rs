@@ -2,6 +2,7 @@
 
 use super::{crowd, relay};
 use crate::peer::{
+    admission::Admission,
     config::PeerConfig,
     defaults::{
         CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY, PING_EVERY, PING_WITHIN,
@@ -41,11 +42,12 @@ pub(super) struct Net {
 pub(super) fn swarm(
     config: &PeerConfig,
     streams: streams::Behaviour,
+    admission: &Admission,
     metrics: &PeerMetrics,
 ) -> Result<Swarm<Net>, TransportError> {
     let key = config.identity.keypair();
     let me = key.public().to_peer_id();
-    let (transport, relay_client) = transport::build(key)?;
+    let (transport, relay_client) = transport::build(key, admission)?;
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))

@@ -8,6 +8,7 @@ use super::{
     reservations::Lost,
 };
 use crate::peer::{
+    admission::By,
     defaults::{TIDY_AFTER, TIDY_EVERY},
     streams::{Carrier, Relays},
 };
@@ -111,6 +112,15 @@ impl Driver {
             *old = reach;
             changed
         });
+    }
+
+    /// Closes connections to peers that the rules do not admit any more.
+    pub(super) fn judge_again(&mut self) {
+        let swarm = &self.swarm;
+        for (peer, refused) in self.admission.judge_again(|peer| swarm.is_connected(peer)) {
+            self.admission.tally().refused(By::Us, refused, &peer, None);
+            self.disconnect(peer);
+        }
     }
 
     /// Has [`Self::tidy`] called soon, once for all connections of one moment.

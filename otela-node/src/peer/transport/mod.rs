@@ -3,7 +3,10 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
-use super::defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX};
+use super::{
+    admission::{Admission, admit},
+    defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX},
+};
 use futures::future::Either;
 use libp2p::{
     Multiaddr, PeerId, Transport,
@@ -21,9 +24,10 @@ use std::{
 #[error("cannot set up encryption with this key")]
 pub struct TransportError(#[source] noise::Error);
 
-/// Every transport, encrypted and multiplexed, and the behaviour that belongs to the one over relays.
+/// Every transport, encrypted, multiplexed and behind the door of `admission`, and the behaviour that belongs to the one over relays.
 pub(super) fn build(
     key: &Keypair,
+    admission: &Admission,
 ) -> Result<(Boxed<(PeerId, StreamMuxerBox)>, relay::client::Behaviour), TransportError> {
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(MUXER_STREAMS_MAX);
@@ -45,6 +49,7 @@ pub(super) fn build(
     quic_config.max_idle_timeout = QUIC_SILENCE_MAX.as_millis() as u32;
     quic_config.keep_alive_interval = QUIC_SILENCE_MAX / 3;
     let quic = quic::tokio::Transport::new(quic_config);
+    let admission = admission.clone();
     // Circuits come first: the others would take an address through a relay for that of the relay.
     let transport = circuits
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
@@ -53,6 +58,7 @@ pub(super) fn build(
         .map(|either, _| match either {
             Either::Left(Either::Left(out) | Either::Right(out)) | Either::Right(out) => out,
         })
+        .and_then(move |(peer, muxer), endpoint| Box::pin(admit(admission, peer, muxer, endpoint)))
         .boxed();
     Ok((transport, client))
 }

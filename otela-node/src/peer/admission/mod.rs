@@ -1,0 +1,121 @@
+//! The door: who may connect to this peer, decided on every connection before anything else is said on it (OpenTela
+//! section 3.3). What is decided, and by which rules, is in [`otela_proto::admission`]; here are the handshake's I/O, the
+//! files that rules and statements come from, and what was refused.
+
+mod armor;
+mod gate;
+mod mesh_file;
+mod reload;
+mod settings;
+mod tally;
+
+pub use armor::{ArmorError, Kind, armor, unarmor};
+pub use mesh_file::{MeshFile, MeshFileError};
+pub use settings::{AdmissionError, AdmissionSettings, OwnBinary};
+
+pub(super) use gate::admit;
+pub(super) use reload::follow;
+pub(super) use tally::{By, Tally};
+
+use super::gossip::unix_ms;
+use arc_swap::ArcSwap;
+use libp2p::{PeerId, identity::Keypair};
+use otela_proto::{
+    admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules},
+    wire::Signed,
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::watch;
+
+/// The door of one peer. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Admission {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    key: Keypair,
+    me: PeerId,
+    release: Option<Signed>,
+    membership: Option<Signed>,
+    rules: ArcSwap<Rules>,
+    /// Changes with the rules.
+    changed: watch::Sender<u64>,
+    /// What those have shown who were let in, as long as they are connected.
+    admitted: Mutex<HashMap<PeerId, Credentials>>,
+    tally: Tally,
+}
+
+impl Admission {
+    pub(super) fn new(key: Keypair, settings: &AdmissionSettings, tally: Tally) -> Self {
+        let inner = Inner {
+            me: key.public().to_peer_id(),
+            key,
+            release: settings.release.clone(),
+            membership: settings.membership.clone(),
+            rules: ArcSwap::from_pointee(settings.rules.clone()),
+            changed: watch::Sender::new(0),
+            admitted: Mutex::default(),
+            tally,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The rules as they are now.
+    pub(super) fn rules(&self) -> Arc<Rules> {
+        self.inner.rules.load_full()
+    }
+
+    /// These rules count from now on, for connections that are open too.
+    fn change(&self, rules: Rules) {
+        self.inner.rules.store(Arc::new(rules));
+        self.inner.changed.send_modify(|changes| *changes += 1);
+    }
+
+    /// Changes with the rules.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changed.subscribe()
+    }
+
+    /// What was refused, and by whom.
+    pub(super) fn tally(&self) -> &Tally {
+        &self.inner.tally
+    }
+
+    /// What this peer shows on a connection.
+    fn hello(&self, rules: &Rules) -> Hello {
+        Hello {
+            mesh: rules.mesh.to_string(),
+            nonce: rand::random::<[u8; NONCE_BYTES]>(),
+            release: self.inner.release.clone(),
+            membership: self.inner.membership.clone(),
+        }
+    }
+
+    fn let_in(&self, peer: PeerId, credentials: Credentials) {
+        self.inner.tally.admitted();
+        self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, credentials);
+    }
+
+    /// No connection to `peer` is left.
+    pub(super) fn forget(&self, peer: &PeerId) {
+        self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
+    }
+
+    /// Those of the admitted whom the rules, as they are now and at this time, do not admit any more. Who is not
+    /// connected is forgotten: the swarm may have closed what was let in before it told anybody.
+    pub(super) fn judge_again(&self, is_connected: impl Fn(&PeerId) -> bool) -> Vec<(PeerId, Refused)> {
+        let (rules, now_ms) = (self.rules(), unix_ms());
+        let mut admitted = self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner);
+        admitted.retain(|peer, _| is_connected(peer));
+        let judged = admitted.iter().map(|(peer, credentials)| (*peer, rules.judge(peer, credentials, now_ms)));
+        judged.filter_map(|(peer, verdict)| Some((peer, verdict.err()?))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
