@@ -1,12 +1,16 @@
 //! What can go wrong in a command, told on one line, and the exit codes. The table is in docs/cli.md.
 
-use crate::{cli::NotOpen, look::AskError};
+use crate::{cli::NotOpen, look::AskError, sign::SignError};
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
-    peer::{IdentityError, StartError, StateError},
+    peer::{
+        IdentityError, StartError, StateError,
+        admission::{AdmissionError, MeshFileError},
+    },
     telemetry::chain,
 };
+use otela_proto::id::MeshName;
 use otela_sched::engine::EngineError;
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
@@ -34,6 +38,18 @@ pub(crate) enum CommandError {
     /// The key file cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// What decides who is admitted cannot be used, or this peer would not be.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// The mesh file cannot be used.
+    #[error(transparent)]
+    MeshFile(#[from] MeshFileError),
+    /// Two names for the mesh.
+    #[error("--mesh names {named} and the mesh file {of_file}: leave out --mesh, or give the other file")]
+    TwoMeshes { named: MeshName, of_file: MeshName },
+    /// Something cannot be signed, or what was signed not written.
+    #[error(transparent)]
+    Sign(#[from] SignError),
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
@@ -81,6 +97,7 @@ impl CommandError {
                 UNAVAILABLE
             }
             Self::Identity(_) | Self::State(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
+            Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) => CONFIG,
             Self::Peer(_)
             | Self::Ingress(_)
             | Self::Http { .. }

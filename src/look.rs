@@ -5,6 +5,7 @@ mod plain;
 mod tables;
 
 pub(crate) use ask::AskError;
+pub(crate) use tables::pairs;
 
 use crate::{
     cli::{LookArgs, ModelsArgs, NodesArgs, StatusArgs},
@@ -42,7 +43,11 @@ fn listing(of: &str, elements: &[Value]) -> Value {
 }
 
 fn print(args: &LookArgs, answer: &Value, table: impl FnOnce(&Value) -> String) -> Result<ExitCode, CommandError> {
-    let text = if args.json { plain::json(answer) } else { table(answer) };
+    put(&if args.json { plain::json(answer) } else { table(answer) })
+}
+
+/// Prints a command's answer.
+pub(crate) fn put(text: &str) -> Result<ExitCode, CommandError> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Whoever reads has read enough.

@@ -5,6 +5,7 @@ mod demo;
 mod exit;
 mod look;
 mod run;
+mod sign;
 
 use clap::Parser;
 use otela_node::engine::guard;

@@ -4,7 +4,7 @@ use crate::{
     cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
     demo,
     exit::{self, CommandError},
-    look,
+    look, sign,
 };
 use otela_ingress::Ingress;
 use otela_node::{
@@ -43,6 +43,7 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
     let usual = match cli.command {
         Command::Demo(_) | Command::Nodes(_) | Command::Models(_) | Command::Status(_) => "error",
+        Command::Key(_) | Command::Sign(_) | Command::Verify(_) => "error",
         Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => "warn,otela=info",
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
@@ -60,6 +61,9 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
             Command::Nodes(args) => look::nodes(args).await,
             Command::Models(args) => look::models(args).await,
             Command::Status(args) => look::status(args).await,
+            Command::Key(args) => sign::key(&args),
+            Command::Sign(args) => sign::sign(&args),
+            Command::Verify(args) => sign::verify(&args),
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);

@@ -6,6 +6,7 @@ mod look;
 mod parse;
 mod peer;
 mod relay;
+mod sign;
 mod start;
 
 pub(crate) use engine::EngineArgs;
@@ -13,6 +14,7 @@ pub(crate) use ingress::{IngressArgs, NotOpen};
 pub(crate) use look::{LookArgs, ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use peer::PeerArgs;
 pub(crate) use relay::RelayArgs;
+pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -92,6 +94,12 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// Show how an otela stands in its mesh.
     Status(StatusArgs),
+    /// Make a key, if the file is not there, and print its peer id, which stands for the public key everywhere.
+    Key(KeyArgs),
+    /// Sign a binary as a maintainer, or a peer's membership as an authority of a private mesh.
+    Sign(SignArgs),
+    /// Check what is said of a binary or a member, and whether a mesh admits it. Ends with 1 if not.
+    Verify(VerifyArgs),
 }
 
 /// Flags of `otela demo`.

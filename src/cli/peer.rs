@@ -3,17 +3,36 @@
 use super::parse::address;
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, Patience, PeerConfig, State};
+use otela_node::peer::{
+    Identity, Patience, PeerConfig, State,
+    admission::{AdmissionError, AdmissionSettings, MeshFile, MeshFileError, OwnBinary},
+};
 use otela_proto::{id::MeshName, payload::Role};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The mesh of those who name none.
+const DEFAULT_MESH: &str = "otela";
 
 /// Which mesh, and how to be reached in it.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Mesh")]
 pub(crate) struct PeerArgs {
-    /// Name of the mesh; peers of different meshes never talk.
-    #[arg(long, env = "OTELA_PEER_MESH", value_name = "NAME", default_value = "otela")]
-    mesh: MeshName,
+    /// Name of the mesh; peers of different meshes never talk. `otela`, if neither this nor a mesh file is given.
+    #[arg(long, env = "OTELA_PEER_MESH", value_name = "NAME")]
+    mesh: Option<MeshName>,
+    /// The mesh file, which the mesh's operators give to everybody: its name, peers to join through, whose signatures
+    /// count, and who is revoked. What changes in it counts at once.
+    #[arg(long, env = "OTELA_PEER_MESH_FILE", value_name = "FILE")]
+    mesh_file: Option<PathBuf>,
+    /// What a maintainer says of this binary. The file beside the binary with `.release` after its name, if not given.
+    #[arg(long, env = "OTELA_PEER_RELEASE", value_name = "FILE")]
+    release: Option<PathBuf>,
+    /// What an authority of the mesh says of this peer, where the mesh asks for it.
+    #[arg(long, env = "OTELA_PEER_MEMBERSHIP", value_name = "FILE", requires = "key")]
+    membership: Option<PathBuf>,
     /// A peer to join through, as HOST:PORT or multiaddress; several times, or separated by commas. Tried for ever.
     #[arg(long, env = "OTELA_PEER_BOOTSTRAP", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     bootstrap: Vec<Multiaddr>,
@@ -46,30 +65,79 @@ pub(crate) struct PeerArgs {
     retention: Duration,
 }
 
+fn default_mesh() -> MeshName {
+    DEFAULT_MESH.parse().expect("it is a name")
+}
+
 /// A grace period shorter than a refutation's way would evict the living.
 fn grace(text: &str) -> Result<Duration, String> {
     let grace = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if grace < Duration::from_secs(1) { Err("shorter than 1s".to_owned()) } else { Ok(grace) }
 }
 
+/// The peers to join through that a mesh file names.
+fn bootstraps_of(path: &Path) -> Result<Vec<Multiaddr>, CommandError> {
+    let wrong = |text: &str, error| MeshFileError::Wrong {
+        path: path.to_owned(),
+        reason: format!("bootstrap {text:?}: {error}"),
+    };
+    let texts = MeshFile::load(path)?.bootstrap;
+    let addresses = texts.iter().map(|text| address(text).map_err(|error| wrong(text, error).into()));
+    addresses.collect()
+}
+
 impl PeerArgs {
+    /// Whom the mesh admits, and what this peer shows. A peer that its own mesh would refuse is not started: the others
+    /// keep the same rules.
+    fn admission(&self, identity: &Identity) -> Result<AdmissionSettings, CommandError> {
+        let me = identity.keypair().public().to_peer_id();
+        let mut settings = match &self.mesh_file {
+            None => AdmissionSettings::open(self.mesh.clone().unwrap_or_else(default_mesh)),
+            Some(path) => AdmissionSettings::of(&MeshFile::load(path)?, path),
+        };
+        if let Some(named) = self.mesh.as_ref().filter(|named| **named != settings.rules.mesh) {
+            return Err(CommandError::TwoMeshes { named: named.clone(), of_file: settings.rules.mesh });
+        }
+        let mut binary = OwnBinary::running()?;
+        if let Some(statement) = &self.release {
+            binary.statement.clone_from(statement);
+            if !statement.exists() {
+                let source = std::io::ErrorKind::NotFound.into();
+                return Err(AdmissionError::Io { path: statement.clone(), source }.into());
+            }
+        }
+        settings = settings.with_binary(&binary, self.release.is_some())?;
+        if let Some(path) = &self.membership {
+            settings = settings.with_membership(path, me)?;
+        }
+        settings.check(&me)?;
+        Ok(settings)
+    }
+
     /// The settings of a peer with `roles`, listening on `listen` unless told otherwise.
     pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, CommandError> {
         let identity = match &self.key {
             Some(path) => Identity::load_or_create(path)?,
             None => Identity::ephemeral(),
         };
-        let state = self.state.map(|dir| State::open(&dir, &self.mesh)).transpose()?;
+        let admission = self.admission(&identity)?;
+        let mesh = admission.rules.mesh.clone();
+        let mut bootstrap = self.bootstrap;
+        if let (true, Some(path)) = (bootstrap.is_empty(), &self.mesh_file) {
+            bootstrap = bootstraps_of(path)?;
+        }
+        let state = self.state.map(|dir| State::open(&dir, &mesh)).transpose()?;
         let defaults = listen.iter().filter_map(|address| address.parse().ok());
         let listen = if self.peer_listen.is_empty() { defaults.collect() } else { self.peer_listen };
         Ok(PeerConfig {
             listen,
             external: self.external,
-            bootstrap: self.bootstrap,
+            bootstrap,
+            admission,
             state,
             site: self.site,
             patience: Patience { grace_near: self.grace, grace_far: self.grace_far, retention: self.retention },
-            ..PeerConfig::new(self.mesh, identity, roles)
+            ..PeerConfig::new(mesh, identity, roles)
         })
     }
 }

@@ -88,6 +88,7 @@ pub(super) fn status(status: &Value) -> String {
     row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
     row("reachable", reach(&status["reach"]));
     row("connections", connections(&status["connections"]));
+    row("admits", admits(&status["admission"]));
     for refused in elements(&status["refused"]) {
         let count = number(&refused["count"]);
         row("refused", format!("{count} {}: {}", text(&refused["what"]), text(&refused["reason"])));
@@ -97,6 +98,17 @@ pub(super) fn status(status: &Value) -> String {
         row("warning", super::plain::text(warning["message"].as_str().unwrap_or_default()));
     }
     lines(&table)
+}
+
+/// Whom the mesh admits.
+fn admits(admission: &Value) -> String {
+    match (admission["require_signed"] == true, admission["members_only"] == true) {
+        (true, true) => "members with signed binaries",
+        (true, false) => "signed binaries",
+        (false, true) => "members",
+        (false, false) => "everybody who names the mesh",
+    }
+    .to_owned()
 }
 
 /// How others can reach the peer.
@@ -150,6 +162,15 @@ fn text(value: &Value) -> String {
 
 fn number(value: &Value) -> String {
     value.as_u64().unwrap_or_default().to_string()
+}
+
+/// Names and what belongs to them, one below the other.
+pub(crate) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> String {
+    let mut table = Table::new();
+    for (name, value) in rows {
+        table.add_row([name.to_owned(), super::plain::text(&value)]);
+    }
+    lines(&table)
 }
 
 fn headed<const N: usize>(names: [&str; N]) -> Table {

@@ -28,6 +28,12 @@ pub enum IdentityError {
         #[source]
         source: io::Error,
     },
+    /// There is no such file, where one is needed that exists.
+    #[error("there is no key file {path}: make one with `otela key {path}`")]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+    },
     /// The file holds something else.
     #[error("{path} is not an otela key file: move it away to have a new key made, or name another with --key")]
     NotAKey {
@@ -76,19 +82,26 @@ impl Identity {
             Err(TryLockError::WouldBlock) => return Err(IdentityError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => return Err(io(source)),
         }
-        let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(IdentityError::TooOpen { path: path.to_owned(), mode });
-        }
-        let mut bytes = Vec::new();
-        // A key is 68 bytes; whatever is longer is something else.
-        Read::by_ref(&mut file).take(4096).read_to_end(&mut bytes).map_err(io)?;
-        let keypair = if bytes.is_empty() {
-            create(&mut file).map_err(io)?
-        } else {
-            Keypair::from_protobuf_encoding(&bytes).map_err(|_| IdentityError::NotAKey { path: path.to_owned() })?
+        let keypair = match read(&mut file, path)? {
+            Some(keypair) => keypair,
+            None => create(&mut file).map_err(io)?,
         };
         Ok(Self { keypair, lock: Some(Arc::new(file)) })
+    }
+
+    /// The key in `path`, which may be in use: for looking at it, and for signing.
+    ///
+    /// # Errors
+    /// [`IdentityError`].
+    pub fn load(path: &Path) -> Result<Self, IdentityError> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(IdentityError::Missing { path: path.to_owned() });
+            }
+            file => file.map_err(|source| IdentityError::Io { path: path.to_owned(), source })?,
+        };
+        let keypair = read(&mut file, path)?.ok_or_else(|| IdentityError::NotAKey { path: path.to_owned() })?;
+        Ok(Self { keypair, lock: None })
     }
 
     /// Whether the key outlives the process.
@@ -102,6 +115,23 @@ impl Identity {
     pub fn keypair(&self) -> &Keypair {
         &self.keypair
     }
+}
+
+/// The key in a file that nobody else may read; `None` if the file is empty.
+fn read(file: &mut File, path: &Path) -> Result<Option<Keypair>, IdentityError> {
+    let io = |source| IdentityError::Io { path: path.to_owned(), source };
+    let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(IdentityError::TooOpen { path: path.to_owned(), mode });
+    }
+    let mut bytes = Vec::new();
+    // A key is 68 bytes; whatever is longer is something else.
+    file.take(4096).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let keypair = Keypair::from_protobuf_encoding(&bytes);
+    keypair.map(Some).map_err(|_| IdentityError::NotAKey { path: path.to_owned() })
 }
 
 fn create(file: &mut File) -> io::Result<Keypair> {

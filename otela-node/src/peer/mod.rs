@@ -38,6 +38,7 @@ use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, REFUSED_LATELY, SERVED_
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
+    admission::{Credentials, Rules},
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
@@ -281,6 +282,11 @@ impl Peer {
     /// long as the peer runs, whatever happens to the wall clock meanwhile.
     fn unix_ms_at(&self, at: Duration) -> u64 {
         self.inner.started_unix_ms.saturating_add(u64::try_from(at.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Whom the mesh admits now, and what this peer shows.
+    fn admission(&self) -> (Arc<Rules>, Credentials) {
+        (self.inner.admission.rules(), self.inner.admission.shown())
     }
 
     /// What this peer has refused: of what, why, how often.

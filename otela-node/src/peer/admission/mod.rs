@@ -11,7 +11,7 @@ mod tally;
 
 pub use armor::{ArmorError, Kind, armor, unarmor};
 pub use mesh_file::{MeshFile, MeshFileError};
-pub use settings::{AdmissionError, AdmissionSettings, OwnBinary};
+pub use settings::{AdmissionError, AdmissionSettings, OwnBinary, digest, load_statement};
 
 pub(super) use gate::admit;
 pub(super) use reload::follow;
@@ -42,6 +42,7 @@ struct Inner {
     me: PeerId,
     release: Option<Signed>,
     membership: Option<Signed>,
+    shown: Credentials,
     rules: ArcSwap<Rules>,
     /// Changes with the rules.
     changed: watch::Sender<u64>,
@@ -57,6 +58,7 @@ impl Admission {
             key,
             release: settings.release.clone(),
             membership: settings.membership.clone(),
+            shown: settings.credentials(),
             rules: ArcSwap::from_pointee(settings.rules.clone()),
             changed: watch::Sender::new(0),
             admitted: Mutex::default(),
@@ -79,6 +81,11 @@ impl Admission {
     /// Changes with the rules.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
+    }
+
+    /// What this peer shows, read.
+    pub(super) fn shown(&self) -> Credentials {
+        self.inner.shown.clone()
     }
 
     /// What was refused, and by whom.

@@ -72,9 +72,9 @@ pub enum AdmissionError {
         /// Which file.
         path: PathBuf,
         /// Of which binary it speaks.
-        signed: BinaryDigest,
+        signed: Box<BinaryDigest>,
         /// Which binary is there.
-        actual: BinaryDigest,
+        actual: Box<BinaryDigest>,
     },
     /// A membership of somebody else.
     #[error(
@@ -84,9 +84,9 @@ pub enum AdmissionError {
         /// Which file.
         path: PathBuf,
         /// Whose it is.
-        member: PeerId,
+        member: Box<PeerId>,
         /// Who we are.
-        me: PeerId,
+        me: Box<PeerId>,
     },
     /// The rules would not let us in.
     #[error("mesh {mesh} would not admit this peer: {refused}")]
@@ -129,13 +129,14 @@ impl OwnBinary {
     /// # Errors
     /// [`AdmissionError`], also if it is about another binary.
     pub fn release(&self) -> Result<Option<Signed>, AdmissionError> {
-        let Some(signed) = read(&self.statement, Kind::Release)? else { return Ok(None) };
+        let Some(signed) = load_statement(&self.statement, Kind::Release)? else { return Ok(None) };
         let bad = |source| AdmissionError::BadStatement { path: self.statement.clone(), source };
         let release = Release::open(&signed).map_err(bad)?;
         let actual = digest(&self.image).map_err(|source| AdmissionError::Io { path: self.image.clone(), source })?;
         if release.digest != actual {
             let path = self.statement.clone();
-            return Err(AdmissionError::AnotherBinary { path, signed: release.digest, actual });
+            let (signed, actual) = (Box::new(release.digest), Box::new(actual));
+            return Err(AdmissionError::AnotherBinary { path, signed, actual });
         }
         Ok(Some(signed))
     }
@@ -145,7 +146,7 @@ impl OwnBinary {
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn digest(path: &Path) -> io::Result<BinaryDigest> {
+pub fn digest(path: &Path) -> io::Result<BinaryDigest> {
     let (mut file, mut hash) = (BufReader::with_capacity(1 << 20, File::open(path)?), Sha256::new());
     let mut bytes = vec![0; 1 << 20];
     loop {
@@ -194,11 +195,12 @@ impl AdmissionSettings {
     /// [`AdmissionError`].
     pub fn with_membership(mut self, path: &Path, me: PeerId) -> Result<Self, AdmissionError> {
         let missing = || AdmissionError::Io { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
-        let signed = read(path, Kind::Membership)?.ok_or_else(missing)?;
+        let signed = load_statement(path, Kind::Membership)?.ok_or_else(missing)?;
         let bad = |source| AdmissionError::BadStatement { path: path.to_owned(), source };
         let membership = Membership::open(&signed, &self.rules.mesh).map_err(bad)?;
         if membership.member != me {
-            return Err(AdmissionError::AnotherPeer { path: path.to_owned(), member: membership.member, me });
+            let (member, me) = (Box::new(membership.member), Box::new(me));
+            return Err(AdmissionError::AnotherPeer { path: path.to_owned(), member, me });
         }
         self.membership = Some(signed);
         Ok(self)
@@ -224,7 +226,10 @@ impl AdmissionSettings {
 }
 
 /// The statement in a file; `None` if there is no file.
-fn read(path: &Path, kind: Kind) -> Result<Option<Signed>, AdmissionError> {
+///
+/// # Errors
+/// [`AdmissionError`].
+pub fn load_statement(path: &Path, kind: Kind) -> Result<Option<Signed>, AdmissionError> {
     let text = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,8 +1,13 @@
 //! What this peer is and how it stands: the answer behind `otela status`.
 
 use super::{Observed, json::roles};
-use crate::peer::{Path, Peer, Reach, defaults::SKEW_WARN};
+use crate::peer::{
+    Path, Peer, Reach,
+    defaults::{EXPIRES_SOON, SKEW_WARN},
+    gossip::unix_ms,
+};
 use otela_proto::{
+    admission::{Credentials, Refused, Validity},
     entry::Refusal,
     lifecycle::Lifecycle,
     registry::{Node, View},
@@ -20,6 +25,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
+    warnings.extend(expiry_warnings(&peer.admission().1, unix_ms()));
     json!({
         "id": peer.id().to_string(),
         "session": peer.session(),
@@ -40,9 +46,30 @@ pub(super) fn status(observed: &Observed) -> Value {
         "nodes": nodes(&view),
         "models": models(&view),
         "connections": connections(peer),
+        "admission": admission(peer),
         "watchers": observed.counters.watchers.get(),
         "refused": refusals.iter().map(|(what, reason, count)| json!({"what": what, "reason": reason, "count": count})).collect::<Vec<_>>(),
         "warnings": warnings.iter().map(|(code, message)| json!({"code": code, "message": message})).collect::<Vec<_>>(),
+    })
+}
+
+/// Whom the mesh admits, and what this peer shows.
+fn admission(peer: &Peer) -> Value {
+    let (rules, shown) = peer.admission();
+    json!({
+        "open": rules.is_open(),
+        "require_signed": rules.require_signed,
+        "members_only": !rules.authorities.is_empty(),
+        "release": shown.release.map(|release| json!({
+            "version": release.version.to_string(),
+            "digest": release.digest.to_string(),
+            "key": release.key.to_string(),
+            "expires_at_ms": release.validity.until_ms,
+        })),
+        "membership": shown.membership.map(|membership| json!({
+            "key": membership.authority.to_string(),
+            "expires_at_ms": membership.validity.until_ms,
+        })),
     })
 }
 
@@ -116,6 +143,12 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
         );
         warnings.push(("strangers", message));
     }
+    for (_, reason, count) in refusals.iter().filter(|(what, _, _)| *what == "us") {
+        // The words are those that the other side logs.
+        if let Some(refused) = Refused::ALL.into_iter().find(|refused| refused.reason() == *reason) {
+            warnings.push(("refused_by_peers", format!("Other peers have refused this one {count} times: {refused}.")));
+        }
+    }
     warnings
 }
 
@@ -127,6 +160,20 @@ fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, Strin
         );
         ("unreachable", message)
     })
+}
+
+/// What this peer shows will soon be worth nothing.
+fn expiry_warnings(shown: &Credentials, now_ms: u64) -> Vec<(&'static str, String)> {
+    let release = shown.release.as_ref().map(|release| ("The signature of this binary", release.validity));
+    let membership = shown.membership.as_ref().map(|membership| ("The membership of this peer", membership.validity));
+    let soon = |(what, validity): (&str, Validity)| {
+        let left = Duration::from_millis(validity.until_ms.saturating_sub(now_ms));
+        let line = || {
+            format!("{what} ends in {} hours: have it renewed, or others will refuse this peer.", left.as_secs() / 3600)
+        };
+        (left < EXPIRES_SOON).then(|| ("expires_soon", line()))
+    };
+    release.into_iter().chain(membership).filter_map(soon).collect()
 }
 
 /// `skew_ms`: how far the neighbours' clocks are ahead of ours.
@@ -146,6 +193,7 @@ fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
 mod tests {
     use super::*;
     use libp2p::PeerId;
+    use otela_proto::admission::{BinaryDigest, Release};
 
     #[test]
     fn warnings_say_what_to_do_and_are_silent_when_all_is_well() {
@@ -155,6 +203,10 @@ mod tests {
         assert_eq!(codes(warnings(Some("no bootstrap has answered yet"), &[])), ["not_joined"]);
         let refused = [("entries", "from_the_future", 3), ("strangers", "other_mesh", 1)];
         assert_eq!(codes(warnings(None, &refused)), ["from_the_future", "strangers"]);
+        let refused = [("peers", "unsigned", 3), ("us", "too_old", 2)];
+        let warnings = warnings(None, &refused);
+        assert_eq!(warnings.len(), 1, "what we refuse is no fault of ours");
+        assert!(warnings[0].1.contains("2 times: its version is older"), "{}", warnings[0].1);
     }
 
     #[test]
@@ -166,6 +218,21 @@ mod tests {
         assert!(Reach { relays_known: Some(0), ..Reach::default() }.is_reachable(), "nothing better can be had");
         assert!(Reach { is_dialled: true, ..reach.clone() }.is_reachable());
         assert!(Reach { relays: vec![PeerId::random()], ..reach }.is_reachable());
+    }
+
+    #[test]
+    fn what_ends_within_days_is_said_before_it_does() {
+        let day_ms = 86_400_000;
+        let release = |until_ms| Release {
+            digest: BinaryDigest::of(b"x"),
+            version: "1.0.0".parse().unwrap(),
+            validity: Validity { from_ms: 0, until_ms },
+            key: PeerId::random(),
+        };
+        let warnings =
+            |until_ms| expiry_warnings(&Credentials { release: Some(release(until_ms)), membership: None }, 0);
+        assert!(warnings(30 * day_ms).is_empty());
+        assert!(warnings(2 * day_ms)[0].1.contains("48 hours"));
     }
 
     #[test]

@@ -160,10 +160,13 @@ async fn rules_that_change_are_applied_to_who_is_connected() {
     assert!(listener.door.judge_again(|_| true).is_empty());
 }
 
+fn hello(release: Option<Signed>) -> Vec<u8> {
+    Hello { mesh: "lab".to_owned(), nonce: [9; NONCE_BYTES], release, membership: None }.encode()
+}
+
 /// A connection as somebody has it who holds a key and knows nothing of doors, or pretends to.
 struct Rogue {
     key: Keypair,
-    me: PeerId,
     muxer: StreamMuxerBox,
 }
 
@@ -181,7 +184,7 @@ impl Rogue {
         // The transport takes addresses without an id at their end.
         let address = address.iter().take(2).collect();
         let muxer = transport.dial(address, options).unwrap().await.unwrap();
-        Self { me: key.public().to_peer_id(), key, muxer }
+        Self { key, muxer }
     }
 
     /// Runs `talk` on the first substream.
@@ -200,12 +203,6 @@ impl Rogue {
             outcome
         })
         .await
-    }
-
-    fn hello(&self, release: Option<Signed>) -> Vec<u8> {
-        let nonce = [9; NONCE_BYTES];
-        let _ = self;
-        Hello { mesh: "lab".to_owned(), nonce, release, membership: None }.encode()
     }
 }
 
@@ -282,7 +279,7 @@ async fn a_replayed_handshake_and_a_copied_signature_without_the_key_fail() {
     let it = *listener.swarm.local_peer_id();
     let genuine = async {
         let mut rogue = Rogue::dial(&address, key.clone()).await;
-        let (hello, key) = (rogue.hello(release_by(&MAINTAINER, valid())), rogue.key.clone());
+        let (hello, key) = (hello(release_by(&MAINTAINER, valid())), rogue.key.clone());
         let spoken = hello.clone();
         let said = rogue
             .talk(async move |mut stream| {
