@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod admission;
 mod churn;
 mod cli;
 mod faults;
