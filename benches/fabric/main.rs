@@ -1,12 +1,13 @@
-//! How peers reach each other: what a relay costs, and how soon and how surely peers behind NATs are reached.
+//! How peers reach each other: what the door costs and what a relay, and how soon and how surely peers behind NATs are reached.
 //!
-//! `cargo bench --bench fabric -- [--json] [--check] [--quick]`. What a relay costs is measured with peers of this
-//! process over loopback, direct and relayed in turn. The rest runs `otela` itself in network namespaces, which needs
+//! `cargo bench --bench fabric -- [--json] [--check] [--quick]`. Both is measured with peers of this
+//! process over loopback, with and without, in turn. The rest runs `otela` itself in network namespaces, which needs
 //! root, iproute2 and nftables; where they are missing the rows say so and count as missed. `--check` exits with 1 and
 //! names the rows that miss their reach.
 
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made ends the program")]
 
+mod admission;
 #[path = "../../tests/mesh/nat/lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod lab;
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(quick: bool) -> Vec<Row> {
-    let mut rows = relayed::rows(quick).await;
+    let mut rows = admission::rows(quick).await;
+    rows.extend(relayed::rows(quick).await);
     match nat::missing() {
         Some(cause) => rows.push(Row::unmeasured("peers behind NATs", &cause)),
         None => rows.extend(nat::rows(quick).await),

@@ -3,9 +3,15 @@
 use crate::support::{Otela, eventually, get, post};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
-    Multiaddr, StreamProtocol, SwarmBuilder, identity::Keypair, multiaddr::Protocol, noise, swarm::SwarmEvent, tcp,
-    yamux,
+    Multiaddr, StreamProtocol, Swarm, Transport,
+    core::{muxing::StreamMuxerBox, upgrade::Version},
+    identity::Keypair,
+    multiaddr::Protocol,
+    noise,
+    swarm::{self, SwarmEvent},
+    tcp, yamux,
 };
+use otela_node::peer::admission::{AdmissionSettings, guarded};
 use otela_proto::{
     entry::{Draft, Entry, Rank},
     id::{Epoch, MeshName},
@@ -73,13 +79,17 @@ fn ghosts(holes: &[Hole]) -> Vec<Vec<u8>> {
 /// returned task is dropped.
 async fn tell(to: &str, entries: Vec<Vec<u8>>) -> tokio::task::JoinSet<()> {
     let protocol = StreamProtocol::try_from_owned(gossip_protocol(&"test".parse().unwrap())).unwrap();
-    let mut swarm = SwarmBuilder::with_new_identity()
-        .with_tokio()
-        .with_tcp(tcp::Config::default(), noise::Config::new, yamux::Config::default)
-        .unwrap()
-        .with_behaviour(|_| libp2p_stream::Behaviour::new())
-        .unwrap()
-        .build();
+    let key = Keypair::generate_ed25519();
+    let transport = tcp::tokio::Transport::new(tcp::Config::default())
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(&key).unwrap())
+        .multiplex(yamux::Config::default())
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed();
+    let door = AdmissionSettings::open("test".parse().unwrap());
+    let config = swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
+    let (transport, me) = (guarded(transport, &key, &door), key.public().to_peer_id());
+    let mut swarm = Swarm::new(transport, libp2p_stream::Behaviour::new(), me, config);
     let mut control = swarm.behaviour().new_control();
     // Who does not take part in gossip is a stranger and is closed.
     let mut inbound = control.accept(protocol.clone()).unwrap();

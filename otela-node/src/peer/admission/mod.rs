@@ -13,13 +13,16 @@ pub use armor::{ArmorError, Kind, armor, unarmor};
 pub use mesh_file::{MeshFile, MeshFileError};
 pub use settings::{AdmissionError, AdmissionSettings, OwnBinary, digest, load_statement};
 
-pub(super) use gate::admit;
 pub(super) use reload::follow;
 pub(super) use tally::{By, Tally};
 
 use super::gossip::unix_ms;
 use arc_swap::ArcSwap;
-use libp2p::{PeerId, identity::Keypair};
+use libp2p::{
+    PeerId, Transport,
+    core::{muxing::StreamMuxerBox, transport::Boxed},
+    identity::Keypair,
+};
 use otela_proto::{
     admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules},
     wire::Signed,
@@ -29,6 +32,16 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::watch;
+
+/// A transport as it is after encryption: who is at the other end, and what carries substreams.
+type Encrypted = Boxed<(PeerId, StreamMuxerBox)>;
+
+/// A transport whose connections pass the door of a peer with this key and these settings: for programs that talk to
+/// peers of a mesh without being an otela.
+#[must_use]
+pub fn guarded(transport: Encrypted, key: &Keypair, settings: &AdmissionSettings) -> Encrypted {
+    Admission::new(key.clone(), settings, Tally::default()).guard(transport)
+}
 
 /// The door of one peer. Clones share it.
 #[derive(Debug, Clone)]
@@ -65,6 +78,12 @@ impl Admission {
             tally,
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Puts this door behind `transport`.
+    pub(super) fn guard(&self, transport: Encrypted) -> Encrypted {
+        let door = self.clone();
+        transport.and_then(move |(peer, muxer), endpoint| Box::pin(gate::admit(door, peer, muxer, endpoint))).boxed()
     }
 
     /// The rules as they are now.

@@ -4,7 +4,7 @@
 //! place before the swarm sees it.
 
 use super::{
-    admission::{Admission, admit},
+    admission::Admission,
     defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX},
 };
 use futures::future::Either;
@@ -49,7 +49,6 @@ pub(super) fn build(
     quic_config.max_idle_timeout = QUIC_SILENCE_MAX.as_millis() as u32;
     quic_config.keep_alive_interval = QUIC_SILENCE_MAX / 3;
     let quic = quic::tokio::Transport::new(quic_config);
-    let admission = admission.clone();
     // Circuits come first: the others would take an address through a relay for that of the relay.
     let transport = circuits
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
@@ -58,9 +57,8 @@ pub(super) fn build(
         .map(|either, _| match either {
             Either::Left(Either::Left(out) | Either::Right(out)) | Either::Right(out) => out,
         })
-        .and_then(move |(peer, muxer), endpoint| Box::pin(admit(admission, peer, muxer, endpoint)))
         .boxed();
-    Ok((transport, client))
+    Ok((admission.guard(transport), client))
 }
 
 /// libp2p listens with `SO_REUSEPORT`, so two processes of one user can bind the same port and the kernel deals
