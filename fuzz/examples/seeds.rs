@@ -6,12 +6,15 @@
 mod form;
 
 use bytes::Bytes;
-use otela_fuzz::{ENTRY, key, mesh, peer, signed};
+use otela_fuzz::{ENTRY, MEMBERSHIP, RELEASE, key, mesh, message, peer, signed};
 use otela_proto::{
     Multiaddr,
     id::{Epoch, Place},
     payload::{Accelerator, Hardware, ModelCard, Payload, Role, Service},
-    wire::{AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, Probe, Report, Root, Say, Want},
+    wire::{
+        AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, HelloBody, MembershipBody, Probe,
+        ReleaseBody, Report, Root, Say, Want,
+    },
 };
 use prost::Message;
 use std::{fs, io, path::Path};
@@ -43,6 +46,8 @@ fn main() -> io::Result<()> {
     let body = state.iter().position(|byte| *byte == b'\n').map_or(0, |line| line + 1);
     write("state", "file", &state)?;
     write("state", "content", &state[body..])?;
+    write("hello", "bare", &hello(false).encode_to_vec())?;
+    write("hello", "member", &hello(true).encode_to_vec())?;
     for (name, text) in [
         ("chat", r#"{"model":"org/m","messages":[{"role":"user","content":"hi"}],"stream":true}"#),
         ("escapes", r#"{"x":{"model":"inner"},"model":"org\/m:\u0074ag"}"#),
@@ -55,6 +60,29 @@ fn main() -> io::Result<()> {
         write("path", name, path.as_bytes())?;
     }
     Ok(())
+}
+
+/// What a peer shows at the door, with everything or nothing.
+fn hello(signed: bool) -> HelloBody {
+    let (from_ms, until_ms) = (WALL_MS - 1_000, WALL_MS + 1_000_000);
+    let release = ReleaseBody {
+        schema: 1,
+        digest: vec![7; 32],
+        version: "0.2.0".to_owned(),
+        from_ms,
+        until_ms,
+        key: peer(1).to_bytes(),
+    };
+    let membership =
+        MembershipBody { schema: 1, member: peer(0).to_bytes(), from_ms, until_ms, authority: peer(2).to_bytes() };
+    HelloBody {
+        schema: 1,
+        mesh: mesh().to_string(),
+        nonce: vec![1; 32],
+        release: signed.then(|| message(RELEASE, "", &key(1), release.encode_to_vec())),
+        membership: signed.then(|| message(MEMBERSHIP, mesh().as_str(), &key(2), membership.encode_to_vec())),
+        evidence: vec![],
+    }
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -10,6 +10,10 @@ use prost::Message;
 pub const ENTRY: &str = "otela/entry/1";
 /// The same for an accusation.
 pub const ACCUSATION: &str = "otela/accusation/1";
+/// The same for a statement about a binary, which is for all meshes.
+pub const RELEASE: &str = "otela/release/1";
+/// The same for a membership.
+pub const MEMBERSHIP: &str = "otela/membership/1";
 
 /// The mesh that everything is signed for.
 pub fn mesh() -> MeshName {
@@ -29,8 +33,13 @@ pub fn peer(n: u8) -> PeerId {
 
 /// `body` with a good signature.
 pub fn signed(domain: &str, key: &Keypair, body: Vec<u8>) -> Vec<u8> {
-    let mut transcript = format!("{domain}\0{}\0", mesh()).into_bytes();
+    message(domain, mesh().as_str(), key, body).encode_to_vec()
+}
+
+/// The same as a message, for the mesh of this name; an empty one stands for all meshes.
+pub fn message(domain: &str, mesh: &str, key: &Keypair, body: Vec<u8>) -> Signed {
+    let mut transcript = format!("{domain}\0{mesh}\0").into_bytes();
     transcript.extend_from_slice(&body);
     let signature = key.sign(&transcript).expect("an Ed25519 key signs anything");
-    Signed { body, signature }.encode_to_vec()
+    Signed { body, signature }
 }
