@@ -1,6 +1,19 @@
 //! Meshes that admit signed binaries, or members, only: set up with otela's own commands, as an operator does it.
 
-use crate::support::{Otela, eventually, get, post};
+use crate::support::{Otela, eventually, get, post, sum_metric};
+use libp2p::{
+    Multiaddr, PeerId, Transport,
+    core::{
+        Endpoint,
+        muxing::StreamMuxerBox,
+        transport::{Boxed, DialOpts, PortUse},
+        upgrade::Version,
+    },
+    identity::Keypair,
+    multiaddr::Protocol,
+    noise, tcp, yamux,
+};
+use otela_node::peer::admission::{AdmissionSettings, guarded};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -8,6 +21,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -301,4 +315,71 @@ fn what_is_said_of_a_binary_can_be_checked_by_anybody() {
     let output = run(&binary, &["sign", "--key", office.path("nobody.key").to_str().unwrap()]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(78) && said.contains("make one with `otela key"), "{said}");
+}
+
+/// Somebody who names the mesh and shows nothing.
+fn stranger() -> Boxed<(PeerId, StreamMuxerBox)> {
+    let key = Keypair::generate_ed25519();
+    let transport = tcp::tokio::Transport::new(tcp::Config::default())
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(&key).unwrap())
+        .multiplex(yamux::Config::default())
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed();
+    guarded(transport, &key, &AdmissionSettings::open("lab".parse().unwrap()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_strangers_in_ten_seconds_disturb_nobody() {
+    let office = Office::new("lab");
+    let [relay, ingress, node] = serving(&office).await;
+    let mut doors: Vec<Multiaddr> = Vec::new();
+    for peer in [&relay, &ingress, &node] {
+        let addresses = peer.status().await["addresses"].clone();
+        let address: Multiaddr = addresses[0].as_str().unwrap().parse().unwrap();
+        doors.push(address.iter().take(2).collect());
+    }
+    let (done, mut stop) = tokio::sync::watch::channel(false);
+    let strangers = async {
+        let (mut tick, mut dials) = (tokio::time::interval(Duration::from_millis(10)), tokio::task::JoinSet::new());
+        let mut transport = stranger();
+        for n in 0..1_000 {
+            tick.tick().await;
+            let door = &doors[n % doors.len()];
+            // One that asks to be let in, and one that connects and says nothing.
+            let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+            let dial = transport.dial(door.clone(), options).unwrap();
+            dials.spawn(async move { assert!(dial.await.is_err(), "a stranger was let in") });
+            let port = door.iter().find_map(|part| match part {
+                Protocol::Tcp(port) => Some(port),
+                _ => None,
+            });
+            dials.spawn(async move {
+                let silent = tokio::net::TcpStream::connect(("127.0.0.1", port.unwrap())).await;
+                let _ = tokio::io::AsyncReadExt::read(&mut silent.unwrap(), &mut [0; 64]).await;
+            });
+        }
+        done.send(true).unwrap();
+        dials.join_all().await;
+    };
+    let clients = async {
+        let mut answered = 0;
+        while !*stop.borrow_and_update() {
+            let body = json!({"model": "m", "prompt": "x", "max_tokens": 4});
+            let answer = post(ingress.http, "/v1/completions", &body).await;
+            assert_eq!(answer.status, 200, "{:?}", answer.body);
+            answered += 1;
+        }
+        answered
+    };
+    let ((), answered) = tokio::join!(strangers, clients);
+    assert!(answered >= 100, "{answered} answers in ten seconds");
+    for peer in [&relay, &ingress, &node] {
+        assert_eq!(peer.lists().await.len(), 3);
+        assert!(peer.status().await["joined"] == true);
+        let text = String::from_utf8(get(peer.http, "/metrics").await.body.to_vec()).unwrap();
+        let turned_away = sum_metric(&text, "otela_admission_refused_total")
+            + sum_metric(&text, "otela_peer_connections_denied_total");
+        assert!(turned_away >= 100.0, "{turned_away}");
+    }
 }

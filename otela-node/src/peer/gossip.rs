@@ -327,7 +327,7 @@ impl Driver {
         self.metrics.strangers.inc();
         if self.stranger_warned.is_none_or(|at| at.elapsed() > REFUSED_LOG_EVERY) {
             self.stranger_warned = Some(Instant::now());
-            tracing::warn!(%peer, "closing the connection: the peer is not of this mesh. Compare --mesh on both sides");
+            tracing::warn!(%peer, "closing the connection: the peer does not speak this version's gossip. Compare the versions on both sides");
         }
         self.links.close_all(&peer);
         self.command(Command::Disconnect(peer));

@@ -85,7 +85,7 @@ impl PeerMetrics {
             add("otela_peer_connections_opened", "Connections that were set up", &m.connections_opened);
             add("otela_peer_dials_failed", "Dials that reached nobody", &m.dials_failed);
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
-            add("otela_peer_strangers", "Connections closed because the peer is of another mesh", &m.strangers);
+            add("otela_peer_strangers", "Connections closed because the peer does not speak our gossip", &m.strangers);
             add("otela_peer_connections_retired", "Connections closed beside better ones", &m.connections_retired);
             add(
                 "otela_peer_connections_denied",
@@ -173,7 +173,7 @@ impl PeerMetrics {
         });
         let others = [
             ("streams", "queue_full", &self.streams_refused),
-            ("strangers", "other_mesh", &self.strangers),
+            ("strangers", "no_gossip", &self.strangers),
             ("gossip", "queue_full", &self.parcels_dropped),
             ("gossip", "throttled", &self.reads_throttled),
             ("frames", "malformed", &self.frames_malformed),

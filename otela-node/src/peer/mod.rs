@@ -117,10 +117,7 @@ impl Peer {
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
         let (swarm_published, addresses, reach) = swarm::Published::new();
-        let door = Admission::new(config.identity.keypair().clone(), &config.admission, counters.tally.clone());
-        if let Some(path) = config.admission.mesh_file.clone() {
-            tasks.spawn(admission::follow(path, door.clone()));
-        }
+        let door = Admission::start(&config, counters.tally.clone(), tasks);
         let driver = swarm::Driver::new(
             &config,
             (behaviour, streams.clone()),

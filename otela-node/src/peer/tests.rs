@@ -150,12 +150,16 @@ async fn meshes_do_not_mix() {
     let member = tcp("lab", Role::Node, relay.peer.addresses()).await;
     until(&relay.peer, "the member is seen", |view| view.node(&member.peer.id()).is_some()).await;
     let refused = async {
-        let seen = || [&relay, &stranger].iter().any(|r| r.metrics.render().contains("otela_peer_strangers_total 1"));
-        while !seen() {
+        let counts = |running: &Running, by: &str| {
+            let series = format!("otela_admission_refused_total{{by=\"{by}\",reason=\"other_mesh\"}}");
+            running.metrics.render().contains(&series)
+        };
+        while !(counts(&relay, "us") && counts(&stranger, "them")) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, refused).await.expect("one of the two has closed the connection and says why");
+    timeout(SOON, refused).await.expect("both sides know why");
+    assert!(stranger.peer.not_joined().is_some_and(|reason| reason.contains("another mesh")));
     assert!(relay.peer.view().node(&stranger.peer.id()).is_none());
     assert!(stranger.peer.view().node(&relay.peer.id()).is_none());
 }

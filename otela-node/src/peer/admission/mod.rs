@@ -13,10 +13,10 @@ pub use armor::{ArmorError, Kind, armor, unarmor};
 pub use mesh_file::{MeshFile, MeshFileError};
 pub use settings::{AdmissionError, AdmissionSettings, OwnBinary, digest, load_statement};
 
-pub(super) use reload::follow;
 pub(super) use tally::{By, Tally};
 
-use super::gossip::unix_ms;
+use super::{config::PeerConfig, gossip::unix_ms};
+use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
 use libp2p::{
     PeerId, Transport,
@@ -65,7 +65,7 @@ struct Inner {
 }
 
 impl Admission {
-    pub(super) fn new(key: Keypair, settings: &AdmissionSettings, tally: Tally) -> Self {
+    fn new(key: Keypair, settings: &AdmissionSettings, tally: Tally) -> Self {
         let inner = Inner {
             me: key.public().to_peer_id(),
             key,
@@ -78,6 +78,15 @@ impl Admission {
             tally,
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// The door of a peer that starts. It follows the mesh file, if there is one.
+    pub(super) fn start(config: &PeerConfig, tally: Tally, tasks: &Tasks) -> Self {
+        let door = Self::new(config.identity.keypair().clone(), &config.admission, tally);
+        if let Some(path) = config.admission.mesh_file.clone() {
+            tasks.spawn(reload::follow(path, door.clone()));
+        }
+        door
     }
 
     /// Puts this door behind `transport`.

@@ -139,7 +139,7 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
     }
     if let Some((_, _, count)) = refusals.iter().find(|(what, _, _)| *what == "strangers") {
         let message = format!(
-            "{count} connections were closed because the peer is of another mesh: compare --mesh on both sides."
+            "{count} connections were closed because the peer does not speak this version's gossip: compare the versions on both sides."
         );
         warnings.push(("strangers", message));
     }
@@ -201,7 +201,7 @@ mod tests {
         let codes =
             |warnings: Vec<(&'static str, String)>| warnings.into_iter().map(|(code, _)| code).collect::<Vec<_>>();
         assert_eq!(codes(warnings(Some("no bootstrap has answered yet"), &[])), ["not_joined"]);
-        let refused = [("entries", "from_the_future", 3), ("strangers", "other_mesh", 1)];
+        let refused = [("entries", "from_the_future", 3), ("strangers", "no_gossip", 1)];
         assert_eq!(codes(warnings(None, &refused)), ["from_the_future", "strangers"]);
         let refused = [("peers", "unsigned", 3), ("us", "too_old", 2)];
         let warnings = warnings(None, &refused);

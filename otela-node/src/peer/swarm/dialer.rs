@@ -179,6 +179,15 @@ impl Dialer {
         attempt.waiters.extend(waiter);
     }
 
+    /// What kept others from us may be over: whoever is not connected is dialled as if for the first time.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        for attempt in self.attempts.values_mut().filter(|a| a.connected.is_none() && a.under_way == 0) {
+            attempt.pauses = pauses(attempt.meeting);
+            attempt.failures = 0;
+            attempt.next = now;
+        }
+    }
+
     /// Takes up the dials that are due, as many as may be under way. Each is to be [`Self::started`] or
     /// [`Self::refused`].
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {

@@ -197,7 +197,7 @@ impl Driver {
                 () = sleep_until(next_dial) => self.dial_due(&tasks),
                 () = sleep_until(next_reservation) => self.reserve(),
                 () = sleep_until(self.tidy_at) => self.tidy(),
-                Ok(()) = rules.changed() => self.judge_again(),
+                Ok(()) = rules.changed() => self.on_rules_changed(),
                 () = tokio::time::sleep_until(judge_at) => {
                     judge_at = Instant::now() + JUDGE_EVERY;
                     self.judge_again();

@@ -114,6 +114,13 @@ impl Driver {
         });
     }
 
+    /// Who may not be here any more is put out; who was refused may be welcome now, here or, since the same file changes
+    /// everywhere, there.
+    pub(super) fn on_rules_changed(&mut self) {
+        self.judge_again();
+        self.dialer.begin_anew(Instant::now());
+    }
+
     /// Closes connections to peers that the rules do not admit any more.
     pub(super) fn judge_again(&mut self) {
         let swarm = &self.swarm;
