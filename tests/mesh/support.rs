@@ -255,8 +255,12 @@ impl Answer {
 }
 
 pub(crate) async fn get(to: SocketAddr, path: &str) -> Answer {
+    try_get(to, path).await.unwrap()
+}
+
+pub(crate) async fn try_get(to: SocketAddr, path: &str) -> Result<Answer, String> {
     let request = http::Request::get(path).header("host", "test").body(Full::new(Bytes::new())).unwrap();
-    send(to, request).await.unwrap()
+    send(to, request).await
 }
 
 pub(crate) async fn post(to: SocketAddr, path: &str, body: &Value) -> Answer {
