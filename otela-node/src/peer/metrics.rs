@@ -1,6 +1,6 @@
 //! What a peer counts.
 
-use super::{admission::Tally, defaults::REFUSED_LOG_EVERY};
+use super::{admission::Tally, defaults::REFUSED_LOG_EVERY, transport::Carried};
 use crate::telemetry::Metrics;
 use libp2p::PeerId;
 use otela_proto::registry::{Belief, Registry, View};
@@ -71,6 +71,7 @@ pub(super) struct PeerMetrics {
     pub(super) frames_malformed: Counter,
     pub(super) state_files_set_aside: Counter,
     pub(super) state_writes_failed: Counter,
+    pub(super) carried: Carried,
     pub(super) tally: Tally,
     /// The reasons that were counted, when each was logged last, and how many came since.
     refusals_logged: Arc<Mutex<BTreeMap<&'static str, (Instant, u64)>>>,
@@ -95,6 +96,8 @@ impl PeerMetrics {
             add("otela_peer_reservations_lost", "Relays that relay for us no more", &m.reservations_lost);
             add("otela_peer_reservations_refused", "Relays that would not relay for us", &m.reservations_refused);
             add("otela_relay_circuits_cut", "Circuits ended by this relay's limits", &m.circuits_cut);
+            add("otela_relay_received_bytes", "Bytes that came to this relay, its own included", &m.carried.received);
+            add("otela_relay_sent_bytes", "Bytes that this relay has sent, its own included", &m.carried.sent);
             add("otela_registry_entries_learned", "Entries that replaced older ones or were new", &m.entries_learned);
             add("otela_gossip_frames_sent", "Gossip frames handed to neighbours", &m.frames_sent);
             add("otela_gossip_sent_bytes", "Bytes of gossip frames, without what the transport adds", &m.bytes_sent);

@@ -146,6 +146,9 @@ async fn lab_netns_p44_large_bodies_and_many_streams_through_a_relay_are_whole()
         })
         .await;
     assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"));
+    for way in ["otela_relay_received_bytes_total", "otela_relay_sent_bytes_total"] {
+        assert!(metric(&lab, "r1", NODE, way).await >= f64::from(8 << 20), "the relay counts what it carries");
+    }
     let streams = lab
         .on("b", async || {
             let body = json!({"model": "m", "prompt": "x", "max_tokens": 100, "stream": true, "ignore_eos": true});

@@ -47,7 +47,8 @@ pub(super) fn swarm(
 ) -> Result<Swarm<Net>, TransportError> {
     let key = config.identity.keypair();
     let me = key.public().to_peer_id();
-    let (transport, relay_client) = transport::build(key, admission)?;
+    let relays = config.roles.contains(&Role::Relay);
+    let (transport, relay_client) = transport::build(key, admission, relays.then(|| metrics.carried.clone()))?;
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))
@@ -65,7 +66,7 @@ pub(super) fn swarm(
         streams,
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_WITHIN)),
         identify: identify::Behaviour::new(identify),
-        relay: config.roles.contains(&Role::Relay).then(|| relay::behaviour(me, &config.relay)).into(),
+        relay: relays.then(|| relay::behaviour(me, &config.relay)).into(),
         relay_client,
         dcutr: dcutr::Behaviour::new(me),
     };

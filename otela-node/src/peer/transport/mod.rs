@@ -3,6 +3,10 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
+mod counted;
+
+pub(super) use counted::Carried;
+
 use super::{
     admission::Admission,
     defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX},
@@ -24,10 +28,12 @@ use std::{
 #[error("cannot set up encryption with this key")]
 pub struct TransportError(#[source] noise::Error);
 
-/// Every transport, encrypted, multiplexed and behind the door of `admission`, and the behaviour that belongs to the one over relays.
+/// Every transport, encrypted, multiplexed and behind the door of `admission`. What they
+/// carry is counted, if wished. And the behaviour that belongs to the one over relays.
 pub(super) fn build(
     key: &Keypair,
     admission: &Admission,
+    carried: Option<Carried>,
 ) -> Result<(Boxed<(PeerId, StreamMuxerBox)>, relay::client::Behaviour), TransportError> {
     let mut muxer = yamux::Config::default();
     muxer.set_max_num_streams(MUXER_STREAMS_MAX);
@@ -56,6 +62,10 @@ pub(super) fn build(
         .or_transport(quic.map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer))))
         .map(|either, _| match either {
             Either::Left(Either::Left(out) | Either::Right(out)) | Either::Right(out) => out,
+        })
+        .map(move |(peer, muxer), _| match carried {
+            Some(carried) => (peer, carried.count(muxer)),
+            None => (peer, muxer),
         })
         .boxed();
     Ok((admission.guard(transport), client))
