@@ -1,0 +1,291 @@
+//! Whom to dial, and when: exponential pauses with jitter for each peer, for ever, bounded in number at once.
+//!
+//! Pure bookkeeping; the driver does the dialling.
+
+mod attempt;
+
+use super::addresses::{bounded, staged};
+use crate::peer::{
+    defaults::{
+        COURTESY, DIALS_MAX, DIALS_RESERVED, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX,
+        REMEMBERED_UNTIL, STEADY_AFTER,
+    },
+    state::Known,
+};
+use attempt::{Attempt, pauses};
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
+use otela_proto::id::Epoch;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use tokio::{sync::oneshot, time::Instant};
+
+/// Told once whether a dial that somebody waits for has led to a connection.
+pub(super) type Waiter = oneshot::Sender<bool>;
+
+/// Where a peer of the registry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::peer) struct Contact {
+    pub(in crate::peer) peer: PeerId,
+    /// Of its present session: a new one means that it is back.
+    pub(in crate::peer) epoch: Epoch,
+    pub(in crate::peer) addresses: Vec<Multiaddr>,
+    /// Whether others are reached through it.
+    pub(in crate::peer) is_relay: bool,
+}
+
+/// What is dialled: a known peer, or whoever is at a bootstrap address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Target {
+    /// A peer from the registry.
+    Peer(PeerId),
+    /// The n-th configured bootstrap address.
+    Bootstrap(usize),
+    /// A peer of an earlier run.
+    Remembered(PeerId),
+}
+
+/// A dial that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) target: Target,
+    pub(super) peer: Option<PeerId>,
+    pub(super) addresses: Vec<Multiaddr>,
+}
+
+/// What a failed dial means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// Nothing is left to try of it now; whom it was for, if that is known.
+    All(Option<PeerId>),
+    /// There are further addresses.
+    NotAll,
+    /// It is not wanted any more.
+    NotWanted,
+}
+
+/// All dials that are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Dialer {
+    attempts: BTreeMap<Target, Attempt>,
+    dials: HashMap<ConnectionId, Target>,
+    /// Whom a connection stands to.
+    connected: HashSet<PeerId>,
+}
+
+impl Dialer {
+    /// Bootstraps are wanted for ever.
+    pub(super) fn new(bootstrap: Vec<Multiaddr>, now: Instant) -> Self {
+        let mut dialer = Self::default();
+        for (n, address) in bootstrap.into_iter().enumerate() {
+            let peer = address.iter().find_map(|part| match part {
+                Protocol::P2p(peer) => Some(peer),
+                _ => None,
+            });
+            let attempt = Attempt { meeting: true, pauses: pauses(true), ..Attempt::new(vec![address], peer, now) };
+            dialer.attempts.insert(Target::Bootstrap(n), attempt);
+        }
+        dialer
+    }
+
+    /// Peers of an earlier run are further ways into the mesh: after the configured ones, few at a time, and only as
+    /// long as few peers are connected. Whoever has been connected, or does not answer, is the registry's matter.
+    pub(super) fn remember(&mut self, peers: Vec<Known>, now: Instant) {
+        let head_start = self.attempts.keys().any(|target| matches!(target, Target::Bootstrap(_)));
+        let at = if head_start { now + REMEMBERED_AFTER } else { now };
+        for Known { peer, addresses } in peers {
+            let attempt = Attempt::new(addresses, Some(peer), at);
+            self.attempts.insert(Target::Remembered(peer), attempt);
+        }
+    }
+
+    /// Whether this dial is of a peer of an earlier run, which nobody expects to be there.
+    pub(super) fn is_of_remembered(&self, id: ConnectionId) -> bool {
+        matches!(self.dials.get(&id), Some(Target::Remembered(_)))
+    }
+
+    /// Whether this dial was taken up here.
+    pub(super) fn is_ours(&self, id: ConnectionId) -> bool {
+        self.dials.contains_key(&id)
+    }
+
+    /// Replaces the set of wanted peers. Those that stay keep their pauses; `is_connected` tells the state of new
+    /// ones. Two peers often begin to want each other at the same moment: of new ones, those with an id below `me` are
+    /// given the time to call first, so that there is one connection and not two.
+    pub(super) fn want(
+        &mut self,
+        wanted: Vec<Contact>,
+        is_connected: impl Fn(&PeerId) -> bool,
+        me: &PeerId,
+        now: Instant,
+    ) {
+        let is_peer = |target: &Target| matches!(target, Target::Peer(_));
+        let (mut kept, bootstraps): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.attempts).into_iter().partition(|(target, _)| is_peer(target));
+        self.attempts = bootstraps;
+        for Contact { peer, epoch, addresses, is_relay } in wanted {
+            let addresses = bounded(addresses, me);
+            let target = Target::Peer(peer);
+            let fresh = |at| Attempt {
+                epoch,
+                meeting: is_relay,
+                pauses: pauses(is_relay),
+                ..Attempt::new(addresses.clone(), Some(peer), at)
+            };
+            let mut attempt = match kept.remove(&target) {
+                Some(old) if old.addresses == addresses && old.epoch == epoch => old,
+                // New addresses are worth a try at once, and so is a peer that is back.
+                Some(old) => Attempt { waiters: old.waiters, ..fresh(now) },
+                None => fresh(if peer < *me { now + COURTESY } else { now }),
+            };
+            attempt.connected = if is_connected(&peer) { attempt.connected.or(Some(now)) } else { None };
+            self.attempts.insert(target, attempt);
+        }
+        // Somebody waits for it, wanted or not.
+        self.attempts.extend(kept.into_iter().filter(|(_, attempt)| attempt.is_awaited()));
+        self.dials.retain(|_, target| self.attempts.contains_key(target));
+    }
+
+    /// Makes a dial of `peer` due now, wanted or not, and ahead of others if somebody waits; `waiter` is told how it
+    /// ends.
+    pub(super) fn hurry(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, waiter: Option<Waiter>, now: Instant) {
+        let attempt =
+            self.attempts.entry(Target::Peer(peer)).or_insert_with(|| Attempt::new(addresses, Some(peer), now));
+        attempt.next = now;
+        attempt.waiters.extend(waiter);
+    }
+
+    /// What kept others from us may be over: whoever is not connected is dialled as if for the first time.
+    pub(super) fn begin_anew(&mut self, now: Instant) {
+        for attempt in self.attempts.values_mut().filter(|a| a.connected.is_none() && a.under_way == 0) {
+            attempt.pauses = pauses(attempt.meeting);
+            attempt.failures = 0;
+            attempt.next = now;
+        }
+    }
+
+    /// Takes up the dials that are due, as many as may be under way. Each is to be [`Self::started`] or
+    /// [`Self::refused`].
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
+        let room = DIALS_MAX.saturating_sub(self.under_way());
+        let room_unless_awaited = room.saturating_sub(DIALS_RESERVED);
+        let mut room_for_remembered = self.room_for_remembered();
+        let mut due: Vec<_> =
+            self.attempts.iter_mut().filter(|(_, a)| a.due_at().is_some_and(|at| at <= now)).collect();
+        // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
+        due.sort_by_key(|(target, a)| (!a.is_awaited(), target.is_remembered(), a.failures, a.next));
+        due.retain(|(target, _)| {
+            let fits = !target.is_remembered() || room_for_remembered > 0;
+            room_for_remembered = room_for_remembered.saturating_sub(usize::from(target.is_remembered()));
+            fits
+        });
+        let fits =
+            |(n, (_, a)): &(usize, (_, &mut Attempt))| *n < if a.is_awaited() { room } else { room_unless_awaited };
+        let due = due.into_iter().enumerate().filter(fits);
+        due.map(|(_, (target, attempt))| Due { target: *target, peer: attempt.wanted, addresses: attempt.take_up(now) })
+            .collect()
+    }
+
+    /// When the next dial is due.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let remembered_too = self.room_for_remembered() > 0;
+        let under_way = self.under_way();
+        let others_too = under_way < DIALS_MAX - DIALS_RESERVED;
+        let waiting = self
+            .attempts
+            .iter()
+            .filter(|(target, a)| (others_too || a.is_awaited()) && (remembered_too || !target.is_remembered()));
+        (under_way < DIALS_MAX).then(|| waiting.filter_map(|(_, a)| a.due_at()).min()).flatten()
+    }
+
+    /// How many more peers of an earlier run may be dialled now.
+    fn room_for_remembered(&self) -> usize {
+        if self.connected.len() >= REMEMBERED_UNTIL {
+            return 0;
+        }
+        let under_way = self.attempts.iter().filter(|(target, a)| target.is_remembered() && a.under_way > 0).count();
+        REMEMBERED_DIALS_MAX.saturating_sub(under_way)
+    }
+
+    fn under_way(&self) -> usize {
+        self.attempts.values().map(|attempt| attempt.under_way).sum()
+    }
+
+    /// A dial has begun.
+    pub(super) fn started(&mut self, target: Target, id: ConnectionId) {
+        if self.attempts.contains_key(&target) {
+            self.dials.insert(id, target);
+        }
+    }
+
+    /// A dial could not even begin.
+    pub(super) fn refused(&mut self, target: Target, now: Instant) {
+        if let Some(attempt) = self.attempts.get_mut(&target)
+            && attempt.is_decided(now)
+        {
+            attempt.tell(false);
+            attempt.pause(now);
+            // As long as nobody else is there, anybody is worth another try.
+            if target.is_remembered() && attempt.failures >= REMEMBERED_TRIES_MAX && !self.connected.is_empty() {
+                self.attempts.remove(&target);
+            }
+        }
+    }
+
+    /// A dial has reached nobody.
+    pub(super) fn failed(&mut self, id: ConnectionId, now: Instant) -> Failed {
+        let Some(target) = self.dials.remove(&id) else { return Failed::NotWanted };
+        self.refused(target, now);
+        match self.attempts.get(&target) {
+            Some(attempt) if attempt.under_way > 0 || attempt.rest.is_some() => Failed::NotAll,
+            Some(attempt) => Failed::All(attempt.peer),
+            None => Failed::NotWanted,
+        }
+    }
+
+    /// A connection to `peer` stands, perhaps through a relay.
+    pub(super) fn connected(&mut self, peer: PeerId, id: ConnectionId, relayed: bool, now: Instant) {
+        if let Some(target) = self.dials.remove(&id)
+            && let Some(attempt) = self.attempts.get_mut(&target)
+        {
+            attempt.peer = Some(peer);
+            attempt.under_way = attempt.under_way.saturating_sub(1);
+            attempt.dialled = true;
+        }
+        self.connected.insert(peer);
+        self.attempts.remove(&Target::Remembered(peer));
+        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
+            attempt.connected.get_or_insert(now);
+            attempt.rest = None;
+            attempt.relayed = relayed;
+            attempt.tell(true);
+        }
+    }
+
+    /// The last connection to `peer` is gone. It is dialled again at once, unless it did not last: then the pauses
+    /// go on growing, so that a peer which hangs up on us is not hammered. One that the peer itself had opened says
+    /// nothing of our own dials: it may have looked for somebody else at our address.
+    pub(super) fn lost(&mut self, peer: &PeerId, now: Instant) {
+        self.connected.remove(peer);
+        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer)) {
+            let since = attempt.connected.take();
+            if !std::mem::take(&mut attempt.dialled) {
+                continue;
+            }
+            if since.is_some_and(|since| now - since >= STEADY_AFTER) {
+                attempt.pauses = pauses(attempt.meeting);
+                attempt.failures = 0;
+                attempt.next = now;
+            } else {
+                attempt.pause(now);
+            }
+        }
+    }
+}
+
+impl Target {
+    fn is_remembered(self) -> bool {
+        matches!(self, Self::Remembered(_))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,222 @@
+use super::*;
+use crate::peer::defaults::{DIRECT_FIRST_FOR, REDIAL_MAX, REDIAL_MEETING_MAX};
+
+fn address(port: u16) -> Multiaddr {
+    format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
+}
+
+#[test]
+fn pauses_grow_and_end_with_a_connection() {
+    let now = Instant::now();
+    let mut dialer = Dialer::new(vec![address(1)], now);
+    let (peer, mut at, mut longest) = (PeerId::random(), now, std::time::Duration::ZERO);
+    for n in 0..30 {
+        let due = dialer.take_due(at);
+        assert_eq!(due.len(), 1);
+        let id = ConnectionId::new_unchecked(n);
+        dialer.started(due[0].target, id);
+        assert!(dialer.take_due(at).is_empty(), "one dial at a time");
+        dialer.failed(id, at);
+        assert!(dialer.take_due(at).is_empty(), "not again at once");
+        let next = dialer.next().unwrap();
+        longest = longest.max(next - at);
+        at = next;
+    }
+    assert!(longest >= REDIAL_MEETING_MAX && longest <= REDIAL_MEETING_MAX * 2, "a bootstrap: {longest:?}");
+    let id = ConnectionId::new_unchecked(99);
+    dialer.take_due(at);
+    dialer.started(Target::Bootstrap(0), id);
+    dialer.connected(peer, id, false, at);
+    assert_eq!(dialer.next(), None);
+    dialer.lost(&peer, at);
+    assert!(dialer.take_due(at).is_empty(), "one that hangs up at once is not hammered");
+    let at = dialer.next().unwrap();
+    assert_eq!(dialer.take_due(at)[0].peer, None, "whoever is at the address now will do");
+    dialer.started(Target::Bootstrap(0), id);
+    dialer.connected(peer, id, false, at);
+    let at = at + STEADY_AFTER;
+    dialer.lost(&peer, at);
+    assert_eq!(dialer.take_due(at).len(), 1, "a lost bootstrap is dialled at once");
+}
+
+fn contact(peer: PeerId, n: u16) -> Contact {
+    Contact { peer, epoch: Epoch(1), addresses: vec![address(n)], is_relay: false }
+}
+
+/// Nobody is given the time to call first.
+fn lowest() -> PeerId {
+    PeerId::from_bytes(&[0, 0]).unwrap()
+}
+
+#[test]
+fn of_two_that_want_each_other_one_calls() {
+    let now = Instant::now();
+    let (a, b) = (PeerId::random(), PeerId::random());
+    let (low, high) = (a.min(b), a.max(b));
+    let wants = |me: &PeerId, other| {
+        let mut dialer = Dialer::default();
+        dialer.want(vec![contact(other, 1)], |_| false, me, now);
+        (dialer.take_due(now).len(), dialer.take_due(now + COURTESY).len())
+    };
+    assert_eq!(wants(&low, high), (1, 0));
+    assert_eq!(wants(&high, low), (0, 1), "later, if nobody has called");
+}
+
+#[test]
+fn own_addresses_come_before_those_at_relays_and_those_in_time() {
+    let (now, peer) = (Instant::now(), PeerId::random());
+    let relay: Multiaddr = format!("/ip4/10.0.0.9/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    let quic: Multiaddr = "/ip4/10.0.0.1/udp/1/quic-v1".parse().unwrap();
+    let all = vec![relay.clone(), quic.clone(), address(1)];
+    let wants = || {
+        let mut dialer = Dialer::default();
+        dialer.want(vec![Contact { addresses: all.clone(), ..contact(peer, 1) }], |_| false, &lowest(), now);
+        let first = dialer.take_due(now);
+        assert_eq!(first[0].addresses, [address(1)]);
+        dialer.started(first[0].target, ConnectionId::new_unchecked(1));
+        dialer
+    };
+    let mut slow = wants();
+    assert_eq!(slow.next(), Some(now + DIRECT_FIRST_FOR));
+    let second = slow.take_due(now + DIRECT_FIRST_FOR);
+    assert_eq!(second[0].addresses, [quic, relay], "both are under way now");
+    slow.started(second[0].target, ConnectionId::new_unchecked(2));
+    assert_eq!(slow.next(), None);
+    slow.failed(ConnectionId::new_unchecked(1), now);
+    assert_eq!(slow.next(), None, "one still is");
+    slow.failed(ConnectionId::new_unchecked(2), now);
+    assert!(slow.next().unwrap() > now, "a pause, then both again");
+    let mut refused = wants();
+    refused.failed(ConnectionId::new_unchecked(1), now);
+    assert_eq!(refused.next(), Some(now), "nobody is there: no need to wait");
+    let mut connected = wants();
+    connected.connected(peer, ConnectionId::new_unchecked(1), false, now);
+    assert_eq!(connected.next(), None, "the others are not needed");
+}
+
+#[test]
+fn p46_who_is_back_is_dialled_at_once() {
+    let (now, peer) = (Instant::now(), PeerId::random());
+    let mut dialer = Dialer::default();
+    let want = |dialer: &mut Dialer, epoch| {
+        dialer.want(vec![Contact { epoch: Epoch(epoch), ..contact(peer, 1) }], |_| false, &lowest(), now);
+    };
+    want(&mut dialer, 1);
+    for n in 0..8 {
+        let at = dialer.next().unwrap();
+        let due = dialer.take_due(at);
+        dialer.started(due[0].target, ConnectionId::new_unchecked(n));
+        dialer.failed(ConnectionId::new_unchecked(n), at);
+    }
+    want(&mut dialer, 1);
+    assert!(dialer.next().unwrap() > now, "it is still gone");
+    want(&mut dialer, 2);
+    assert_eq!(dialer.next(), Some(now), "a new session");
+}
+
+#[test]
+fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
+    let now = Instant::now();
+    let (peer, mut dialer) = (PeerId::random(), Dialer::default());
+    dialer.want(vec![contact(peer, 1)], |_| false, &lowest(), now);
+    for n in 0..20 {
+        dialer.connected(peer, ConnectionId::new_unchecked(n), false, now);
+        dialer.lost(&peer, now);
+    }
+    assert_eq!(dialer.take_due(now).len(), 1, "at once, as if nothing had been");
+}
+
+#[test]
+fn p42_dead_peers_do_not_starve_the_living() {
+    let now = Instant::now();
+    let mut dialer = Dialer::default();
+    let wanted = (0..500).map(|n| contact(PeerId::random(), n)).collect();
+    dialer.want(wanted, |_| false, &lowest(), now);
+    let due = dialer.take_due(now);
+    assert_eq!(due.len(), DIALS_MAX - DIALS_RESERVED);
+    for (n, due) in due.iter().enumerate() {
+        dialer.started(due.target, ConnectionId::new_unchecked(n));
+    }
+    assert_eq!(dialer.next(), None, "no more than that at once");
+    // But for those that somebody waits for.
+    let waiters = [0; DIALS_RESERVED + 1].map(|_| {
+        let (waiter, told) = oneshot::channel();
+        dialer.hurry(PeerId::random(), vec![address(2)], Some(waiter), now);
+        told
+    });
+    assert_eq!(dialer.next(), Some(now));
+    let awaited = dialer.take_due(now);
+    assert_eq!(awaited.len(), DIALS_RESERVED);
+    assert_eq!(dialer.next(), None, "these too are bounded");
+    for (n, due) in awaited.iter().enumerate() {
+        dialer.started(due.target, ConnectionId::new_unchecked(1_000 + n));
+        dialer.failed(ConnectionId::new_unchecked(1_000 + n), now);
+    }
+    let last = dialer.take_due(now);
+    assert_eq!(last.len(), 1, "the last of them has its turn");
+    dialer.refused(last[0].target, now);
+    drop(waiters);
+    dialer.failed(ConnectionId::new_unchecked(0), now);
+    let later = now + REDIAL_MAX * 3;
+    let next = dialer.take_due(later);
+    assert_eq!(next.len(), 1);
+    assert!(due.iter().all(|earlier| earlier.target != next[0].target), "fresh ones before failed ones");
+    let (peer, (waiter, mut told)) = (PeerId::random(), oneshot::channel());
+    dialer.hurry(peer, vec![address(1)], Some(waiter), later);
+    dialer.failed(ConnectionId::new_unchecked(1), later);
+    assert_eq!(dialer.take_due(later)[0].peer, Some(peer), "one that somebody waits for before all");
+    dialer.started(Target::Peer(peer), ConnectionId::new_unchecked(99));
+    dialer.failed(ConnectionId::new_unchecked(99), later);
+    assert_eq!(told.try_recv(), Ok(false));
+}
+
+#[test]
+fn remembered_peers_are_tried_gently() {
+    let start = Instant::now();
+    let known = |_| Known { peer: PeerId::random(), addresses: vec![address(1)] };
+    let mut dialer = Dialer::new(vec![address(9)], start);
+    dialer.remember((0..20).map(known).collect(), start);
+    let due = dialer.take_due(start);
+    assert_eq!(due.iter().map(|due| due.target).collect::<Vec<_>>(), [Target::Bootstrap(0)], "configured ones first");
+    let now = start + REMEMBERED_AFTER;
+    assert_eq!(dialer.next(), Some(now));
+    let due = dialer.take_due(now);
+    assert_eq!(due.len(), REMEMBERED_DIALS_MAX);
+    assert_eq!(dialer.next(), None, "and no more at once");
+    let ids: Vec<_> = (0..REMEMBERED_DIALS_MAX).map(ConnectionId::new_unchecked).collect();
+    for (due, id) in due.iter().zip(&ids) {
+        dialer.started(due.target, *id);
+        assert!(dialer.is_of_remembered(*id));
+    }
+    dialer.failed(ids[0], now);
+    assert_eq!(dialer.next(), Some(now), "one that failed makes room");
+    for n in 0..REMEMBERED_UNTIL {
+        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(100 + n), false, now);
+    }
+    assert_eq!((dialer.take_due(now), dialer.next()), (vec![], None), "the mesh has been found");
+    let found = due[1].peer.unwrap();
+    dialer.connected(found, ids[1], false, now);
+    dialer.lost(&found, now);
+    assert!(!dialer.attempts.contains_key(&Target::Remembered(found)), "the registry's matter from now on");
+}
+
+#[test]
+fn remembered_peers_that_are_gone_are_given_up_once_anybody_is_there() {
+    let mut at = Instant::now();
+    let mut dialer = Dialer::default();
+    dialer.remember(vec![Known { peer: PeerId::random(), addresses: vec![address(1)] }], at);
+    let mut fail = |dialer: &mut Dialer, n: u32| {
+        at = dialer.next().expect("it is tried again");
+        let id = ConnectionId::new_unchecked(n as usize);
+        let due = dialer.take_due(at);
+        dialer.started(due[0].target, id);
+        dialer.failed(id, at);
+    };
+    for n in 0..3 * REMEMBERED_TRIES_MAX {
+        fail(&mut dialer, n);
+    }
+    let at = dialer.next().unwrap();
+    dialer.connected(PeerId::random(), ConnectionId::new_unchecked(1_000), false, at);
+    fail(&mut dialer, 999);
+    assert_eq!(dialer.next(), None);
+}
