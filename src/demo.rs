@@ -115,7 +115,7 @@ async fn peer(
 ) -> Result<(Peer, mpsc::Receiver<Inbound>), CommandError> {
     let config = PeerConfig {
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().expect("a legal address")],
-        bootstrap,
+        bootstrap: bootstrap.into_iter().map(Into::into).collect(),
         ..PeerConfig::new(mesh.clone(), Identity::ephemeral(), vec![role])
     };
     Ok(Peer::start(config, tasks, metrics).await?)

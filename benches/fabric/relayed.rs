@@ -27,7 +27,7 @@ const ANSWER_BYTES: usize = 64 << 20;
 async fn peer(role: Role, listen: &[&str], bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Peer {
     let config = PeerConfig {
         listen: listen.iter().map(|address| address.parse().unwrap()).collect(),
-        bootstrap,
+        bootstrap: bootstrap.into_iter().map(Into::into).collect(),
         ..PeerConfig::new("bench".parse().unwrap(), Identity::ephemeral(), vec![role])
     };
     let (peer, requests) = Peer::start(config, tasks, &Metrics::new()).await.unwrap();

@@ -17,7 +17,7 @@ use otela_proto::{
     },
 };
 use prost::Message;
-use std::{fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 /// As in the target `member`.
 const WALL_MS: u64 = 1_800_000_000_000;
@@ -42,7 +42,10 @@ fn main() -> io::Result<()> {
     write("frame", "too-long", &[9, 0xff, 0xff, 0xff, 0xff, 1, 2, 3])?;
     write("key", "ed25519", &key(1).to_protobuf_encoding().map_err(io::Error::other)?)?;
     let known = form::Known { peer: peer(2), addresses: vec![address()] };
-    let state = form::encode(&form::Saved { own: vec![(peer(1), Epoch(WALL_MS))], peers: vec![known] }, &mesh());
+    let state = form::encode(
+        &form::Saved { own: vec![(peer(1), Epoch(WALL_MS))], peers: vec![known], lists: lists() },
+        &mesh(),
+    );
     let body = state.iter().position(|byte| *byte == b'\n').map_or(0, |line| line + 1);
     write("state", "file", &state)?;
     write("state", "content", &state[body..])?;
@@ -58,6 +61,13 @@ fn main() -> io::Result<()> {
     }
     for (name, path) in [("chat", "/v1/chat/completions"), ("root", "/tokenize"), ("trick", "/v1/../sleep")] {
         write("path", name, path.as_bytes())?;
+    }
+    for (name, text) in [
+        ("json", r#"["/ip4/192.0.2.1/tcp/7411", 7]"#),
+        ("otela", r#"{"bootstraps": ["/dns4/relay.example/udp/7411/quic-v1"]}"#),
+        ("lines", "# ours\n192.0.2.1:7411\r\n[2001:db8::1]:7411\n"),
+    ] {
+        write("bootstraps", name, text.as_bytes())?;
     }
     Ok(())
 }
@@ -83,6 +93,10 @@ fn hello(signed: bool) -> HelloBody {
         membership: signed.then(|| message(MEMBERSHIP, mesh().as_str(), &key(2), membership.encode_to_vec())),
         evidence: vec![],
     }
+}
+
+fn lists() -> BTreeMap<String, Vec<Multiaddr>> {
+    [("/dnsaddr/example.org".to_owned(), vec![address()])].into()
 }
 
 fn write(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -6,7 +6,7 @@
 #[path = "../../otela-node/src/peer/state/form.rs"]
 mod form;
 
-use form::{ADDRESSES_MAX, BYTES_MAX, OWN_MAX, PEERS_MAX, decode, encode, with_head};
+use form::{ADDRESSES_MAX, BYTES_MAX, LISTED_MAX, LISTS_MAX, OWN_MAX, PEERS_MAX, decode, encode, with_head};
 use libfuzzer_sys::fuzz_target;
 use otela_fuzz::mesh;
 
@@ -15,6 +15,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(saved) = decode(&with_head(data), &mesh()) else { return };
     assert!(saved.own.len() <= OWN_MAX && saved.peers.len() <= PEERS_MAX);
     assert!(saved.peers.iter().all(|known| known.addresses.len() <= ADDRESSES_MAX));
+    assert!(saved.lists.len() <= LISTS_MAX && saved.lists.values().all(|list| list.len() <= LISTED_MAX));
     let written = encode(&saved, &mesh());
     if written.len() <= BYTES_MAX {
         assert_eq!(decode(&written, &mesh()).expect("what was read can be written and read again"), saved);

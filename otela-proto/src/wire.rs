@@ -21,6 +21,12 @@ pub fn http_protocol(mesh: &MeshName) -> String {
     format!("/otela/{mesh}/http/1")
 }
 
+/// Kademlia among the peers of a mesh, for example `/otela/lab/kad/1`.
+#[must_use]
+pub fn kademlia_protocol(mesh: &MeshName) -> String {
+    format!("/otela/{mesh}/kad/1")
+}
+
 /// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signed {

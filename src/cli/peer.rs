@@ -3,9 +3,13 @@
 use super::parse::address;
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{
-    Identity, Patience, PeerConfig, State,
-    admission::{AdmissionError, AdmissionSettings, MeshFile, MeshFileError, OwnBinary},
+use otela_node::{
+    peer::{
+        Bootstrap, Identity, Patience, PeerConfig, State,
+        admission::{AdmissionError, AdmissionSettings, MeshFile, MeshFileError, OwnBinary},
+        bootstrap::BootstrapError,
+    },
+    telemetry::chain,
 };
 use otela_proto::{id::MeshName, payload::Role};
 use std::{
@@ -33,9 +37,10 @@ pub(crate) struct PeerArgs {
     /// What an authority of the mesh says of this peer, where the mesh asks for it.
     #[arg(long, env = "OTELA_PEER_MEMBERSHIP", value_name = "FILE", requires = "key")]
     membership: Option<PathBuf>,
-    /// A peer to join through, as HOST:PORT or multiaddress; several times, or separated by commas. Tried for ever.
-    #[arg(long, env = "OTELA_PEER_BOOTSTRAP", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    bootstrap: Vec<Multiaddr>,
+    /// Whom to join through: HOST:PORT, a multiaddress, /dnsaddr/HOST, or the http(s) URL of a list; several times, or
+    /// separated by commas. Tried for ever.
+    #[arg(long, env = "OTELA_PEER_BOOTSTRAP", value_name = "ADDR", value_delimiter = ',')]
+    bootstrap: Vec<Bootstrap>,
     /// Where to listen for other peers, as multiaddress or HOST:PORT; several times, or separated by commas. Any free
     /// port on every interface, if not given; for a relay port 7411.
     #[arg(long, env = "OTELA_PEER_LISTEN", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
@@ -76,14 +81,14 @@ fn grace(text: &str) -> Result<Duration, String> {
 }
 
 /// The peers to join through that a mesh file names.
-fn bootstraps_of(path: &Path) -> Result<Vec<Multiaddr>, CommandError> {
-    let wrong = |text: &str, error| MeshFileError::Wrong {
+fn bootstraps_of(path: &Path) -> Result<Vec<Bootstrap>, CommandError> {
+    let wrong = |text: &str, error: BootstrapError| MeshFileError::Wrong {
         path: path.to_owned(),
-        reason: format!("bootstrap {text:?}: {error}"),
+        reason: format!("bootstrap {text:?}: {}", chain(&error)),
     };
     let texts = MeshFile::load(path)?.bootstrap;
-    let addresses = texts.iter().map(|text| address(text).map_err(|error| wrong(text, error).into()));
-    addresses.collect()
+    let bootstraps = texts.iter().map(|text| text.parse().map_err(|error| wrong(text, error).into()));
+    bootstraps.collect()
 }
 
 impl PeerArgs {

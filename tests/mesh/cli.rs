@@ -17,6 +17,8 @@ async fn wrong_flags_name_themselves() {
     for (arguments, says) in [
         (&["start", "--nonsense"][..], "--nonsense"),
         (&["start", "--bootstrap", "nowhere"], "HOST:PORT"),
+        (&["start", "--bootstrap", "https://me:secret@example.org/list"], "password"),
+        (&["start", "--bootstrap", "/dnsaddr/example.org/tcp/1"], "/dnsaddr/HOST"),
         (&["start", "--mesh", "Not A Mesh"], "mesh name"),
         (&["ingress", "--policy", "clever"], "clever"),
         (&["ingress", "--keep-alive", "soon"], "soon"),

@@ -7,6 +7,7 @@ mod churn;
 mod cli;
 mod faults;
 mod ghosts;
+mod join;
 mod lab;
 mod life;
 mod metrics;

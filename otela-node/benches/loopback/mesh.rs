@@ -107,7 +107,7 @@ impl Mesh {
 async fn start(role: Role, bootstrap: Vec<Multiaddr>, tasks: &Tasks) -> Result<Running, String> {
     let config = PeerConfig {
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-        bootstrap,
+        bootstrap: bootstrap.into_iter().map(Into::into).collect(),
         ..PeerConfig::new("bench".parse().unwrap(), Identity::ephemeral(), vec![role])
     };
     let metrics = Metrics::new();

@@ -1,6 +1,11 @@
 //! What a peer is told at its start.
 
-use super::{admission::AdmissionSettings, identity::Identity, state::State};
+use super::{
+    admission::AdmissionSettings,
+    bootstrap::{Bootstrap, Dns},
+    identity::Identity,
+    state::State,
+};
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
 use std::time::Duration;
@@ -67,8 +72,10 @@ pub struct PeerConfig {
     pub listen: Vec<Multiaddr>,
     /// Addresses under which others reach this peer, when they differ from the ones it listens on.
     pub external: Vec<Multiaddr>,
-    /// Peers to join the mesh through. Tried for ever; start-up does not wait for them.
-    pub bootstrap: Vec<Multiaddr>,
+    /// Where to join the mesh. Tried for ever; start-up does not wait for it.
+    pub bootstrap: Vec<Bootstrap>,
+    /// Who is asked for bootstraps that are names for several addresses.
+    pub dns: Dns,
     /// Where epoch and peers are remembered across restarts, if anywhere.
     pub state: Option<State>,
     /// Whom the mesh admits, and what this peer shows to be admitted.
@@ -98,11 +105,17 @@ impl PeerConfig {
             listen: Vec::new(),
             external: Vec::new(),
             bootstrap: Vec::new(),
+            dns: Dns::default(),
             state: None,
             relay: RelayLimits::default(),
             site: None,
             patience: Patience::default(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// Whether others reach this peer without a relay, as far as it was told.
+    pub(super) fn is_public(&self) -> bool {
+        !self.external.is_empty() || self.roles.contains(&Role::Relay)
     }
 }

@@ -70,6 +70,30 @@ pub(super) const REMEMBERED_DIALS_MAX: usize = 4;
 pub(super) const REMEMBERED_UNTIL: usize = 8;
 /// ...and each at most this often, about a minute, once anybody is connected.
 pub(super) const REMEMBERED_TRIES_MAX: u32 = 8;
+/// Peers on lists of bootstraps are dialled this many at once...
+pub(super) const LISTED_DIALS_MAX: usize = 8;
+/// ...until this many bootstraps are connected: a list may name everybody, and one of them knows the mesh.
+pub(super) const LISTED_UNTIL: usize = 3;
+/// A list of bootstraps is read again this often, give or take a fifth.
+pub(super) const LIST_EVERY: Duration = Duration::from_hours(1);
+/// First pause before a list is read again that could not be read, or of whose addresses none answers.
+pub(super) const LIST_AGAIN_MIN: Duration = Duration::from_secs(1);
+/// Longest pause.
+pub(super) const LIST_AGAIN_MAX: Duration = Duration::from_mins(5);
+/// Others are looked for with Kademlia when no bootstrap has been connected for this long...
+pub(super) const LOOKUP_AFTER: Duration = Duration::from_secs(10);
+/// ...again after pauses that grow to this.
+pub(super) const LOOKUP_EVERY_MAX: Duration = Duration::from_mins(10);
+/// How long one such search may take.
+pub(super) const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
+/// Public peers of the registry that are told to others who ask.
+pub(super) const PUBLIC_MAX: usize = 256;
+/// Peers that were found and are tried; others are passed over...
+pub(super) const FOUND_MAX: usize = 64;
+/// ...this many at once...
+pub(super) const FOUND_DIALS_MAX: usize = 4;
+/// ...and each so many times: the next search finds it again.
+pub(super) const FOUND_TRIES_MAX: u32 = 3;
 /// Addresses of its own that are announced of a peer, and tried of another's record...
 pub(super) const DIRECT_ADDRESSES_MAX: usize = 8;
 /// ...and addresses at relays.
@@ -142,6 +166,8 @@ pub(super) const SERVED_EVERY: Duration = Duration::from_millis(500);
 pub(super) const GOSSIP_QUEUE: usize = 1_024;
 /// Commands that wait for the driver.
 pub(super) const DRIVER_QUEUE: usize = 256;
+/// Lists of bootstraps that wait for the driver.
+pub(super) const LISTS_QUEUE: usize = 8;
 /// Requests from the mesh that wait for the agent.
 pub(super) const HTTP_QUEUE: usize = 1_024;
 /// Verified entries whose hashes are remembered, so that copies are not verified again.

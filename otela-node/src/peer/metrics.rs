@@ -48,6 +48,12 @@ pub(super) struct PeerMetrics {
     pub(super) strangers: Counter,
     pub(super) connections_retired: Counter,
     pub(super) connections_denied: Counter,
+    pub(super) lists_failed: Counter,
+    pub(super) lookups: Counter,
+    pub(super) lookup_peers: Gauge,
+    pub(super) lookups_answered: Counter,
+    pub(super) lookups_refused: Counter,
+    pub(super) peers_found: Counter,
     pub(super) reservations: Gauge,
     pub(super) reservations_lost: Counter,
     pub(super) reservations_refused: Counter,
@@ -93,6 +99,11 @@ impl PeerMetrics {
                 "Connections of hosts with too many handshakes",
                 &m.connections_denied,
             );
+            add("otela_peer_bootstrap_lists_failed", "Lists of bootstraps that could not be read", &m.lists_failed);
+            add("otela_kademlia_searches", "Searches for peers since no bootstrap answers", &m.lookups);
+            add("otela_kademlia_found", "Peers that a search has found and that are tried", &m.peers_found);
+            add("otela_kademlia_answered", "Searches of others answered", &m.lookups_answered);
+            add("otela_kademlia_refused", "Records that others wanted to store here", &m.lookups_refused);
             add("otela_peer_reservations_lost", "Relays that relay for us no more", &m.reservations_lost);
             add("otela_peer_reservations_refused", "Relays that would not relay for us", &m.reservations_refused);
             add("otela_relay_circuits_cut", "Circuits ended by this relay's limits", &m.circuits_cut);
@@ -111,6 +122,8 @@ impl PeerMetrics {
             r.register("otela_peer_reservations", "Relays that relay for us", m.reservations.clone());
             let punches = m.hole_punches.clone();
             r.register("otela_peer_hole_punches", "Tries at a direct way beside a relayed one, by result", punches);
+            let public = m.lookup_peers.clone();
+            r.register("otela_kademlia_peers", "Public peers that are remembered, present or not", public);
             r.register("otela_relay_reservations", "Peers that we relay for", m.reservations_given.clone());
             r.register("otela_relay_circuits", "Connections that we relay now", m.circuits.clone());
             r.register("otela_relay_refused", "Reservations and circuits refused", m.relay_refused.clone());
@@ -182,6 +195,8 @@ impl PeerMetrics {
             ("frames", "malformed", &self.frames_malformed),
             ("connections", "pings_failed", &self.connections_closed_by_ping),
             ("dials", "nobody_answers", &self.dials_failed),
+            ("bootstrap_lists", "not_read", &self.lists_failed),
+            ("kademlia", "stores_nothing", &self.lookups_refused),
         ];
         let others = others.map(|(what, reason, counter)| (what, reason, counter.get()));
         entries.chain(others).filter(|(_, _, count)| *count > 0).collect()

@@ -6,6 +6,7 @@
 //! module knows of none of it.
 
 pub mod admission;
+pub mod bootstrap;
 mod config;
 mod defaults;
 mod farewell;
@@ -24,6 +25,7 @@ pub mod tunnel;
 mod wanted;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
+pub use bootstrap::Bootstrap;
 pub use config::{Patience, PeerConfig, RelayLimits};
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
@@ -34,7 +36,7 @@ pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
 use admission::{Admission, By};
-use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, REFUSED_LATELY, SERVED_EVERY};
+use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, LISTS_QUEUE, REFUSED_LATELY, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
@@ -42,7 +44,7 @@ use otela_proto::{
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
-    wire::{gossip_protocol, http_protocol},
+    wire::{gossip_protocol, http_protocol, kademlia_protocol},
 };
 use state::Keeper;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -116,13 +118,14 @@ impl Peer {
             streams::Behaviour::new(offered, protocols.gossip.clone(), counters.streams_refused.clone());
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
-        let (swarm_published, addresses, reach) = swarm::Published::new();
+        let (published, swarm::Seen { addresses, reach, deserted }) = swarm::Published::new();
+        let (told, told_queue) = mpsc::channel(LISTS_QUEUE);
         let door = Admission::start(&config, counters.tally.clone(), tasks);
         let driver = swarm::Driver::new(
             &config,
-            (behaviour, streams.clone()),
+            (behaviour, streams.clone(), protocols.kademlia.clone()),
             door.clone(),
-            swarm::Channels { commands: command_queue, events: events.clone(), published: swarm_published },
+            swarm::Channels { commands: command_queue, told: told_queue, events: events.clone(), published },
             counters.clone(),
         )?;
         let started_unix_ms = gossip::unix_ms();
@@ -143,19 +146,22 @@ impl Peer {
         );
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
+        let lists = watch::Sender::new(config.state.as_ref().map(|s| s.lists(&config.bootstrap)).unwrap_or_default());
         if let Some(state) = config.state {
-            let keeper = Keeper::new(state, config.identity.is_kept(), published.clone(), counters.clone());
+            let session_lasts = config.identity.is_kept();
+            let keeper = Keeper::new(state, session_lasts, published.clone(), lists.subscribe(), counters.clone());
             tasks.spawn_to_end(keeper.run(tasks.clone()));
         }
+        let shared = bootstrap::Shared { dns: config.dns, told, lists, deserted, metrics: counters.clone() };
+        bootstrap::follow(config.bootstrap, &shared, tasks);
         let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
-        let tunnel = tunnel::Tunnel::new(protocols.http, tasks.clone());
         let inner = Inner {
             id,
             mesh: config.mesh,
             streams,
-            tunnel,
+            tunnel: tunnel::Tunnel::new(protocols.http, tasks.clone()),
             published,
             addresses,
             reach,
@@ -415,12 +421,17 @@ impl Peer {
 struct Protocols {
     gossip: StreamProtocol,
     http: StreamProtocol,
+    kademlia: StreamProtocol,
 }
 
 impl Protocols {
     fn of(mesh: &MeshName) -> Self {
         let protocol = |name| StreamProtocol::try_from_owned(name).expect("a protocol name starts with a slash");
-        Self { gossip: protocol(gossip_protocol(mesh)), http: protocol(http_protocol(mesh)) }
+        Self {
+            gossip: protocol(gossip_protocol(mesh)),
+            http: protocol(http_protocol(mesh)),
+            kademlia: protocol(kademlia_protocol(mesh)),
+        }
     }
 
     fn offered(&self, http: bool) -> Vec<StreamProtocol> {

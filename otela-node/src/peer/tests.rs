@@ -1,5 +1,6 @@
 //! Real peers over loopback.
 
+mod discovery;
 mod hostile;
 
 use super::*;
@@ -39,13 +40,17 @@ async fn start_as(
     bootstrap: Vec<Multiaddr>,
     state: Option<State>,
 ) -> Running {
-    let key = identity.keypair().clone();
-    let config = PeerConfig {
+    run(PeerConfig {
         listen: vec![listen.parse().unwrap()],
-        bootstrap,
+        bootstrap: bootstrap.into_iter().map(Into::into).collect(),
         state,
         ..PeerConfig::new(mesh.parse().unwrap(), identity, vec![role])
-    };
+    })
+    .await
+}
+
+async fn run(config: PeerConfig) -> Running {
+    let key = config.identity.keypair().clone();
     let tasks = Tasks::new();
     let metrics = Metrics::new();
     let (peer, http) = Peer::start(config, &tasks, &metrics).await.unwrap();

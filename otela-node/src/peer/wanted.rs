@@ -2,7 +2,7 @@
 
 use super::{
     config::PeerConfig,
-    defaults::RELAYS_OFFERED_MAX,
+    defaults::{PUBLIC_MAX, RELAYS_OFFERED_MAX},
     gossip::unix_ms,
     swarm::{Command, Contact},
 };
@@ -23,6 +23,7 @@ pub(super) struct Wanted {
     /// Whether others may have to reach us through relays.
     needs_relays: bool,
     peers: Vec<Contact>,
+    public: Vec<Contact>,
     relays: Option<Vec<Contact>>,
     /// What the last look was at. Until any of it changes there is nothing new to say, and a look is at every entry.
     looked_at: Option<Looked>,
@@ -40,8 +41,8 @@ struct Looked {
 
 impl Wanted {
     pub(super) fn new(config: &PeerConfig, me: PeerId) -> Self {
-        let needs_relays = config.external.is_empty() && !config.roles.contains(&Role::Relay);
-        Self { me, roles: config.roles.clone(), needs_relays, peers: Vec::new(), relays: None, looked_at: None }
+        let (roles, needs_relays) = (config.roles.clone(), !config.is_public());
+        Self { me, roles, needs_relays, peers: Vec::new(), public: Vec::new(), relays: None, looked_at: None }
     }
 
     /// Tells the driver what has changed. `command` says whether it was taken; what was not is told again the next
@@ -70,19 +71,30 @@ impl Wanted {
             }
             self.peers = peers;
         }
-        if self.needs_relays && joined && !self.tell_relays(&known, command) {
+        if !self.tell_public(&known, joined, command) {
             return;
         }
         self.looked_at = Some(looked_at);
     }
 
-    /// Returns whether the driver knows it now.
-    fn tell_relays(&mut self, known: &[(&PeerId, &Node)], command: impl Fn(Command) -> bool) -> bool {
-        let is_relay = |node: &Node| node.belief == Belief::Alive && node.entry.payload().has_role(Role::Relay);
-        let mut relays: Vec<_> =
-            known.iter().filter(|(_, node)| is_relay(node)).map(|(_, node)| contact(node)).collect();
-        relays.sort_by_key(|relay| affinity(&self.me, &relay.peer));
-        relays.truncate(RELAYS_OFFERED_MAX);
+    /// Public peers, and of those the relays that live. Returns whether the driver knows them now.
+    fn tell_public(&mut self, known: &[(&PeerId, &Node)], joined: bool, command: impl Fn(Command) -> bool) -> bool {
+        let mut public: Vec<_> =
+            known.iter().filter(|(_, node)| node.entry.payload().has_role(Role::Relay)).copied().collect();
+        public.sort_by_key(|(peer, _)| affinity(&self.me, peer));
+        public.truncate(PUBLIC_MAX);
+        let living = public.iter().filter(|(_, node)| node.belief == Belief::Alive);
+        let relays: Vec<_> = living.take(RELAYS_OFFERED_MAX).map(|(_, node)| contact(node)).collect();
+        let public: Vec<_> = public.iter().map(|(_, node)| contact(node)).collect();
+        if self.public != public {
+            if !command(Command::Public(public.clone())) {
+                return false;
+            }
+            self.public = public;
+        }
+        if !self.needs_relays || !joined {
+            return true;
+        }
         let is_new = self.relays.as_ref() != Some(&relays);
         if is_new && !command(Command::Relays(relays.clone())) {
             return false;

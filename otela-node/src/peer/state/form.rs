@@ -10,7 +10,7 @@ use otela_proto::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 /// Longest file that is read. What is written is far shorter.
 pub(super) const BYTES_MAX: usize = 1024 * 1024;
@@ -18,6 +18,10 @@ pub(super) const BYTES_MAX: usize = 1024 * 1024;
 pub(super) const PEERS_MAX: usize = 64;
 /// Most addresses of one of them.
 pub(super) const ADDRESSES_MAX: usize = 8;
+/// Most lists of bootstraps that are remembered.
+pub(super) const LISTS_MAX: usize = 8;
+/// Most addresses of one of them.
+pub(super) const LISTED_MAX: usize = 64;
 /// Most peers whose own epoch is remembered: one for each key that is used with the directory.
 pub(super) const OWN_MAX: usize = 8;
 
@@ -38,6 +42,8 @@ pub(super) struct Saved {
     pub(super) own: Vec<(PeerId, Epoch)>,
     /// Others.
     pub(super) peers: Vec<Known>,
+    /// The last good answer of names and lists that bootstraps are found by, by how they were configured.
+    pub(super) lists: BTreeMap<String, Vec<Multiaddr>>,
 }
 
 /// Why a state file is not used.
@@ -68,6 +74,9 @@ struct Body {
     mesh: String,
     own: Vec<OwnText>,
     peers: Vec<KnownText>,
+    /// Not in files of the first otelas.
+    #[serde(default)]
+    lists: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -93,6 +102,14 @@ pub(super) fn encode(saved: &Saved, mesh: &MeshName) -> Vec<u8> {
             .map(|known| KnownText {
                 peer: known.peer.to_string(),
                 addresses: known.addresses.iter().take(ADDRESSES_MAX).map(ToString::to_string).collect(),
+            })
+            .collect(),
+        lists: saved
+            .lists
+            .iter()
+            .take(LISTS_MAX)
+            .map(|(list, addresses)| {
+                (list.clone(), addresses.iter().take(LISTED_MAX).map(ToString::to_string).collect())
             })
             .collect(),
     };
@@ -137,7 +154,15 @@ pub(super) fn decode(bytes: &[u8], mesh: &MeshName) -> Result<Saved, Damage> {
         let addresses = known.addresses.iter().filter_map(|address| address.parse().ok()).take(ADDRESSES_MAX);
         Ok(Known { peer: peer(&known.peer)?, addresses: addresses.collect() })
     });
-    Ok(Saved { own: own.collect::<Result<_, Damage>>()?, peers: peers.collect::<Result<_, Damage>>()? })
+    let lists = body.lists.into_iter().take(LISTS_MAX).map(|(list, addresses)| {
+        let addresses = addresses.iter().filter_map(|address| address.parse().ok()).take(LISTED_MAX);
+        (list, addresses.collect())
+    });
+    Ok(Saved {
+        own: own.collect::<Result<_, Damage>>()?,
+        peers: peers.collect::<Result<_, Damage>>()?,
+        lists: lists.collect(),
+    })
 }
 
 fn peer(text: &str) -> Result<PeerId, Damage> {
@@ -157,7 +182,12 @@ mod tests {
             peer: PeerId::random(),
             addresses: (0..2).map(|m| format!("/ip4/10.0.0.{m}/tcp/{}", 7_000 + n).parse().unwrap()).collect(),
         };
-        Saved { own: vec![(PeerId::random(), Epoch(u64::MAX - 1))], peers: (0..3).map(known).collect() }
+        let lists = [("/dnsaddr/example.org".to_owned(), vec!["/dns/relay.example/tcp/443".parse().unwrap()])];
+        Saved {
+            own: vec![(PeerId::random(), Epoch(u64::MAX - 1))],
+            peers: (0..3).map(known).collect(),
+            lists: lists.into(),
+        }
     }
 
     #[test]
@@ -212,11 +242,15 @@ mod tests {
             peers: (0..1_000)
                 .map(|_| Known { peer: PeerId::random(), addresses: vec!["/ip4/10.0.0.1/tcp/1".parse().unwrap(); 50] })
                 .collect(),
+            lists: (0..100)
+                .map(|n| (format!("http://{n}"), vec!["/ip4/10.0.0.1/tcp/1".parse().unwrap(); 99]))
+                .collect(),
         };
         let read = decode(&encode(&many, &mesh()), &mesh()).unwrap();
         assert_eq!((read.own.len(), read.peers.len()), (OWN_MAX, PEERS_MAX));
         assert_eq!((read.own[0], &read.peers[0].peer), (many.own[0], &many.peers[0].peer));
         assert!(read.peers.iter().all(|known| known.addresses.len() == ADDRESSES_MAX));
+        assert!(read.lists.len() == LISTS_MAX && read.lists.values().all(|list| list.len() == LISTED_MAX));
         let body = format!(
             r#"{{"mesh":"lab","own":[],"peers":[{{"peer":"{}","addresses":["/warp/9","/ip4/10.0.0.1/tcp/1"]}}]}}"#,
             PeerId::random()

@@ -7,7 +7,7 @@ use super::{
     form::{ADDRESSES_MAX, Known, OWN_MAX, PEERS_MAX, Saved, encode},
 };
 use crate::{
-    peer::{gossip::Published, metrics::PeerMetrics},
+    peer::{bootstrap::Lists, gossip::Published, metrics::PeerMetrics},
     tasks::Tasks,
 };
 use libp2p::PeerId;
@@ -19,6 +19,7 @@ use otela_proto::{
 };
 use std::{collections::HashMap, io, time::Duration};
 use tokio::{
+    sync::watch,
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
@@ -39,6 +40,7 @@ pub(in crate::peer) struct Keeper {
     /// Unset when the key dies with the process: nobody will ever ask for its epoch.
     keeps_epoch: bool,
     published: Published,
+    lists: watch::Receiver<Lists>,
     metrics: PeerMetrics,
     writing: Option<JoinHandle<(Disk, Saved, io::Result<()>)>>,
     /// When the change that waits, if any, is to be written.
@@ -49,13 +51,20 @@ pub(in crate::peer) struct Keeper {
 
 impl Keeper {
     /// A writer that begins with what `state` holds.
-    pub(in crate::peer) fn new(state: State, session_lasts: bool, published: Published, metrics: PeerMetrics) -> Self {
+    pub(in crate::peer) fn new(
+        state: State,
+        session_lasts: bool,
+        published: Published,
+        lists: watch::Receiver<Lists>,
+        metrics: PeerMetrics,
+    ) -> Self {
         metrics.state_files_set_aside.inc_by(state.set_aside);
         let now = Instant::now();
         Self {
             state,
             keeps_epoch: session_lasts,
             published,
+            lists,
             metrics,
             writing: None,
             due: Some(now),
@@ -70,11 +79,13 @@ impl Keeper {
             return;
         }
         let (mut views, mut sessions) = (self.published.generation.subscribe(), self.published.session.subscribe());
+        let mut lists = self.lists.clone();
         loop {
             let idle = self.writing.is_none();
             tokio::select! {
                 Ok(()) = views.changed() => self.changed(),
                 Ok(()) = sessions.changed() => self.changed(),
+                Ok(()) = lists.changed() => self.changed(),
                 () = due(self.due), if idle => self.begin(),
                 () = self.written(), if !idle => {}
                 () = tasks.stopped() => break,
@@ -100,7 +111,8 @@ impl Keeper {
         self.due = None;
         self.not_before = Instant::now() + WRITE_EVERY;
         let session = *self.published.session.borrow();
-        let news = next(&self.state.saved, &self.published.view.load(), session, self.keeps_epoch);
+        let lists = self.lists.borrow().clone();
+        let news = Saved { lists, ..next(&self.state.saved, &self.published.view.load(), session, self.keeps_epoch) };
         if news == self.state.saved {
             return;
         }
@@ -161,7 +173,7 @@ pub(super) fn next(before: &Saved, view: &View, session: Session, keeps_epoch: b
         own.insert(0, (session.peer, session.epoch));
         own.truncate(OWN_MAX);
     }
-    Saved { own, peers: pick(&before.peers, view, &session.peer) }
+    Saved { own, peers: pick(&before.peers, view, &session.peer), lists: before.lists.clone() }
 }
 
 /// The peers most likely to be there after a restart: those alive before the others, relays first. Those remembered

@@ -10,6 +10,7 @@ mod keeper;
 pub(super) use form::Known;
 pub(super) use keeper::Keeper;
 
+use super::bootstrap::{Bootstrap, Lists};
 use disk::{Disk, HoldError};
 use form::{Saved, decode};
 use libp2p::PeerId;
@@ -82,6 +83,17 @@ impl State {
         others.cloned().collect()
     }
 
+    /// What is remembered of the lists among `bootstraps`.
+    pub(super) fn lists(&self, bootstraps: &[Bootstrap]) -> Lists {
+        let configured: Vec<_> = bootstraps.iter().filter(|b| b.is_list()).map(ToString::to_string).collect();
+        self.saved
+            .lists
+            .iter()
+            .filter(|(list, _)| configured.contains(list))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect()
+    }
+
     /// The last epoch of `me` that was written.
     pub(super) fn epoch(&self, me: &PeerId) -> Option<Epoch> {
         self.saved.own.iter().find(|(peer, _)| peer == me).map(|(_, epoch)| *epoch)
@@ -118,7 +130,15 @@ impl State {
 #[cfg(test)]
 pub(super) fn remember_epoch(dir: &Path, mesh: &MeshName, peer: PeerId, epoch: u64) {
     let mut state = State::open(dir, mesh).unwrap();
-    let saved = Saved { own: vec![(peer, Epoch(epoch))], peers: Vec::new() };
+    let saved = Saved { own: vec![(peer, Epoch(epoch))], ..Saved::default() };
+    state.disk.write(&form::encode(&saved, mesh)).unwrap();
+}
+
+/// Writes a state file that remembers one list of bootstraps and nobody else.
+#[cfg(test)]
+pub(super) fn remember_list(dir: &Path, mesh: &MeshName, list: &Bootstrap, addresses: Vec<libp2p::Multiaddr>) {
+    let mut state = State::open(dir, mesh).unwrap();
+    let saved = Saved { lists: [(list.to_string(), addresses)].into(), ..Saved::default() };
     state.disk.write(&form::encode(&saved, mesh)).unwrap();
 }
 

@@ -36,7 +36,7 @@ fn saved(peers: u16, epoch: u64) -> Saved {
         peer: PeerId::random(),
         addresses: vec![format!("/ip4/10.0.0.1/tcp/{}", 1 + n).parse().unwrap(); ADDRESSES_MAX],
     };
-    Saved { own: vec![(PeerId::random(), Epoch(epoch))], peers: (0..peers).map(known).collect() }
+    Saved { own: vec![(PeerId::random(), Epoch(epoch))], peers: (0..peers).map(known).collect(), ..Saved::default() }
 }
 
 fn names(dir: &TempDir) -> Vec<String> {

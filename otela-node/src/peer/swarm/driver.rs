@@ -4,6 +4,7 @@ use super::{
     addresses::{announced, has_name, is_relayed, resolve_all},
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
+    lookup::Lookup,
     net::{self, Net},
     relay::Guests,
     reservations::Reservations,
@@ -12,6 +13,7 @@ use crate::{
     peer::{
         StartError,
         admission::Admission,
+        bootstrap::{Bootstrap, Told},
         config::PeerConfig,
         defaults::{DIALS_MAX, JUDGE_EVERY},
         gossip::Event,
@@ -23,15 +25,14 @@ use crate::{
 };
 use futures::StreamExt;
 use libp2p::{
-    Multiaddr, PeerId, Swarm,
+    Multiaddr, PeerId, StreamProtocol, Swarm,
     swarm::{
         ConnectionId,
         dial_opts::{DialOpts, PeerCondition},
     },
 };
-use otela_proto::payload::Role;
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     io,
 };
 use tokio::{
@@ -53,6 +54,8 @@ pub struct ListenError {
 pub(in crate::peer) enum Command {
     /// Stay connected to these, at these addresses.
     Want(Vec<Contact>),
+    /// These public peers are in the registry.
+    Public(Vec<Contact>),
     /// These relay for others; the first ones are preferred.
     Relays(Vec<Contact>),
     /// Dial this one now, and say whether that has led to a connection.
@@ -71,20 +74,26 @@ pub(in crate::peer) struct Driver {
     pub(super) swarm: Swarm<Net>,
     pub(super) dialer: Dialer,
     commands: mpsc::Receiver<Command>,
+    told: mpsc::Receiver<Told>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) published: Published,
     external: Vec<Multiaddr>,
     pub(super) streams: Streams,
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     pub(super) misses: HashMap<ConnectionId, u32>,
-    pub(super) bootstraps: Vec<Multiaddr>,
-    pub(super) bootstrap_dials: HashMap<ConnectionId, usize>,
+    pub(super) bootstraps: Vec<Bootstrap>,
+    pub(super) bootstrap_dials: HashMap<ConnectionId, Target>,
     pub(super) complained: HashMap<usize, Instant>,
     pub(super) listener_complained: Option<Instant>,
     /// Whom to stay connected to, relays aside.
     pub(super) wanted: Vec<Contact>,
     /// The relays to stay connected to, as the dialer was told.
     pub(super) relays_wanted: Vec<Contact>,
+    /// Public peers of the registry.
+    pub(super) public: Vec<Contact>,
+    /// Those that are connected and answer Kademlia's questions.
+    pub(super) answering: HashSet<PeerId>,
+    pub(super) lookup: Lookup,
     pub(super) reservations: Reservations,
     pub(super) is_dialled: bool,
     pub(super) is_told: bool,
@@ -98,6 +107,7 @@ pub(in crate::peer) struct Driver {
 /// The ends of the driver's channels that others hold.
 pub(in crate::peer) struct Channels {
     pub(in crate::peer) commands: mpsc::Receiver<Command>,
+    pub(in crate::peer) told: mpsc::Receiver<Told>,
     pub(in crate::peer) events: mpsc::Sender<Event>,
     pub(in crate::peer) published: Published,
 }
@@ -107,13 +117,25 @@ pub(in crate::peer) struct Channels {
 pub(in crate::peer) struct Published {
     pub(in crate::peer) addresses: watch::Sender<BTreeSet<Multiaddr>>,
     pub(in crate::peer) reach: watch::Sender<Reach>,
+    /// Whether there are bootstraps, and none is connected.
+    pub(in crate::peer) deserted: watch::Sender<bool>,
+}
+
+/// The other ends of [`Published`].
+#[derive(Debug)]
+pub(in crate::peer) struct Seen {
+    pub(in crate::peer) addresses: watch::Receiver<BTreeSet<Multiaddr>>,
+    pub(in crate::peer) reach: watch::Receiver<Reach>,
+    pub(in crate::peer) deserted: watch::Receiver<bool>,
 }
 
 impl Published {
-    pub(in crate::peer) fn new() -> (Self, watch::Receiver<BTreeSet<Multiaddr>>, watch::Receiver<Reach>) {
+    pub(in crate::peer) fn new() -> (Self, Seen) {
         let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
         let (reach, reach_seen) = watch::channel(Reach::default());
-        (Self { addresses, reach }, addresses_seen, reach_seen)
+        let (deserted, deserted_seen) = watch::channel(false);
+        let seen = Seen { addresses: addresses_seen, reach: reach_seen, deserted: deserted_seen };
+        (Self { addresses, reach, deserted }, seen)
     }
 }
 
@@ -138,20 +160,24 @@ impl Reach {
 }
 
 impl Driver {
-    /// Sets up the swarm and listens. `streams` is the behaviour and its handle.
+    /// Sets up the swarm and listens. `streams` is the behaviour and its handle, and the name of Kademlia's protocol.
     pub(in crate::peer) fn new(
         config: &PeerConfig,
-        streams: (streams::Behaviour, Streams),
+        streams: (streams::Behaviour, Streams, StreamProtocol),
         admission: Admission,
         channels: Channels,
         metrics: PeerMetrics,
     ) -> Result<Self, StartError> {
-        let (behaviour, streams) = streams;
-        let mut swarm = net::swarm(config, behaviour, &admission, &metrics)?;
+        let (behaviour, streams, kademlia) = streams;
+        let mut swarm = net::swarm(config, (behaviour, kademlia), &admission, &metrics)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
-        let mut dialer = Dialer::new(config.bootstrap.clone(), Instant::now());
+        let addresses = config.bootstrap.iter().enumerate().filter_map(|(n, bootstrap)| match bootstrap {
+            Bootstrap::Address(address) => Some((n, address.clone())),
+            Bootstrap::DnsAddr { .. } | Bootstrap::List(_) => None,
+        });
+        let mut dialer = Dialer::new(config.bootstrap.len(), addresses, Instant::now());
         if let Some(state) = &config.state {
             dialer.remember(state.peers(swarm.local_peer_id()), Instant::now());
         }
@@ -159,6 +185,7 @@ impl Driver {
             swarm,
             dialer,
             commands: channels.commands,
+            told: channels.told,
             events: channels.events,
             published: channels.published,
             external: config.external.clone(),
@@ -171,8 +198,11 @@ impl Driver {
             listener_complained: None,
             wanted: Vec::new(),
             relays_wanted: Vec::new(),
+            public: Vec::new(),
+            answering: HashSet::new(),
+            lookup: Lookup::default(),
             reservations: Reservations::default(),
-            is_dialled: !config.external.is_empty() || config.roles.contains(&Role::Relay),
+            is_dialled: config.is_public(),
             is_told: false,
             search: Search::default(),
             guests: Guests::default(),
@@ -188,11 +218,13 @@ impl Driver {
         self.publish_reach();
         let (mut rules, mut judge_at) = (self.admission.changes(), Instant::now() + JUDGE_EVERY);
         loop {
+            self.watch_bootstraps();
             let next_dial = self.dialer.next();
             let next_reservation = self.reservations.next(Instant::now());
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event).await,
                 Some(command) = self.commands.recv() => self.on_command(command),
+                Some(told) = self.told.recv() => self.on_told(told),
                 Some((target, opts)) = self.resolved.1.recv() => self.on_resolved(target, opts),
                 () = sleep_until(next_dial) => self.dial_due(&tasks),
                 () = sleep_until(next_reservation) => self.reserve(),
@@ -202,6 +234,7 @@ impl Driver {
                     judge_at = Instant::now() + JUDGE_EVERY;
                     self.judge_again();
                 }
+                () = sleep_until(self.lookup.next()) => self.look_up(),
                 () = tasks.stopped() => break,
             }
         }
@@ -213,6 +246,11 @@ impl Driver {
             Command::Want(wanted) => {
                 self.wanted = wanted;
                 self.want();
+                self.feed_kademlia();
+            }
+            Command::Public(public) => {
+                self.public = public;
+                self.feed_kademlia();
             }
             Command::Relays(relays) => {
                 self.is_told = true;
@@ -235,6 +273,11 @@ impl Driver {
         let _ = self.swarm.disconnect_peer_id(peer);
     }
 
+    fn on_told(&mut self, told: Told) {
+        let me = *self.swarm.local_peer_id();
+        self.dialer.list(told.source, told.addresses, &me, Instant::now());
+    }
+
     fn dial_due(&mut self, tasks: &Tasks) {
         for due in self.dialer.take_due(Instant::now()) {
             if !due.addresses.iter().any(has_name) {
@@ -255,9 +298,9 @@ impl Driver {
             Ok(opts) => self.dial(target, opts),
             Err(error) => {
                 let name = match target {
-                    Target::Bootstrap(n) => Some(self.bootstraps[n].to_string()),
+                    Target::Bootstrap(_) => self.dialer.bootstrap(target).map(|(_, address)| address.to_string()),
                     Target::Peer(peer) => Some(peer.to_string()),
-                    Target::Remembered(_) => None,
+                    Target::Listed(_) | Target::Remembered(_) | Target::Found(_) => None,
                 };
                 if let Some(address) = name {
                     tracing::warn!(address, %error, "cannot resolve a peer's name, will try again");
@@ -271,8 +314,8 @@ impl Driver {
         let Some(opts) = opts else { return self.dialer.refused(target, Instant::now()) };
         let id = opts.connection_id();
         self.dialer.started(target, id);
-        if let Target::Bootstrap(n) = target {
-            self.bootstrap_dials.insert(id, n);
+        if let Target::Bootstrap(_) | Target::Listed(_) = target {
+            self.bootstrap_dials.insert(id, target);
         }
         if let Err(error) = self.swarm.dial(opts) {
             tracing::debug!(%error, ?target, "dial refused");

@@ -2,12 +2,13 @@
 
 use super::{
     addresses::{is_relayed, tcp_remotes},
-    dialer::Failed,
+    dialer::{Failed, Target},
     driver::Driver,
     net::NetEvent,
 };
 use crate::{
     peer::{
+        bootstrap::Bootstrap,
         defaults::{COMPLAIN_EVERY, PING_MISSES_MAX},
         gossip::Event,
         streams::{Carrier, Path},
@@ -47,6 +48,7 @@ impl Driver {
                     tracing::debug!(peer = %peer_id, ?cause, "disconnected");
                     self.dialer.lost(&peer_id, Instant::now());
                     self.admission.forget(&peer_id);
+                    self.answering.remove(&peer_id);
                 }
                 let (relayed, last) = (endpoint.is_relayed(), num_established == 0);
                 self.tell(Event::Disconnected { peer: peer_id, id: connection_id, relayed, last }).await;
@@ -101,6 +103,7 @@ impl Driver {
                 self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
             }
             NetEvent::Dcutr(event) => self.on_hole_punch(&event),
+            NetEvent::Kademlia(event) => self.on_kademlia(event),
             _ => {}
         }
     }
@@ -144,7 +147,7 @@ impl Driver {
         if !self.dialer.is_ours(id) && peer.is_some_and(|peer| self.swarm.is_connected(&peer)) {
             return self.on_hole_punch_failed(error);
         }
-        let remembered = self.dialer.is_of_remembered(id);
+        let quiet = self.dialer.is_quiet(id);
         let unreachable = match self.dialer.failed(id, Instant::now()) {
             Failed::All(meant) => peer.or(meant),
             Failed::NotAll => None,
@@ -156,8 +159,8 @@ impl Driver {
         self.metrics.dials_failed.inc();
         tracing::debug!(?peer, %error, "dial failed");
         self.complain(id, error);
-        // Whoever is known from an earlier run only is nobody yet.
-        if !remembered
+        // Whoever is known from an earlier run or by hearsay only is nobody yet.
+        if !quiet
             && let Some(peer) = unreachable
             && !self.swarm.is_connected(&peer)
         {
@@ -167,13 +170,17 @@ impl Driver {
 
     /// A bootstrap that does not answer is worth a line now and then; other peers come and go.
     fn complain(&mut self, id: ConnectionId, error: &DialError) {
-        let Some(bootstrap) = self.bootstrap_dials.remove(&id) else { return };
+        let Some(target) = self.bootstrap_dials.remove(&id) else { return };
+        let Some((bootstrap, address)) = self.dialer.bootstrap(target) else { return };
+        // Of many that are on a list some are always gone.
+        if matches!(target, Target::Listed(_)) && !self.dialer.is_deserted() {
+            return;
+        }
         let last = self.complained.get(&bootstrap);
         if last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
             return;
         }
         self.complained.insert(bootstrap, Instant::now());
-        let address = &self.bootstraps[bootstrap];
         let error = match error {
             DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
             DialError::Transport(failures) => {
@@ -181,7 +188,10 @@ impl Driver {
             }
             other => other.to_string().replace('\n', " "),
         };
-        tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying");
+        match &self.bootstraps[bootstrap] {
+            Bootstrap::Address(_) => tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying"),
+            list => tracing::warn!(%list, %address, error, "no bootstrap on a list answers, will go on trying"),
+        }
     }
 
     fn on_ping(&mut self, event: ping::Event) {

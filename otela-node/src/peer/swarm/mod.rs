@@ -6,6 +6,8 @@ mod dialer;
 mod direct;
 mod driver;
 mod events;
+mod kademlia;
+mod lookup;
 mod net;
 mod relay;
 mod reservations;
@@ -13,5 +15,5 @@ mod upkeep;
 
 pub(super) use addresses::relay_of;
 pub(super) use dialer::Contact;
-pub(super) use driver::{Channels, Command, Driver, Published};
+pub(super) use driver::{Channels, Command, Driver, Published, Seen};
 pub use driver::{ListenError, Reach};

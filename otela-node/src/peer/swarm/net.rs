@@ -1,6 +1,6 @@
 //! What the swarm is made of: transports, behaviours and their limits.
 
-use super::{crowd, relay};
+use super::{crowd, kademlia, relay};
 use crate::peer::{
     admission::Admission,
     config::PeerConfig,
@@ -12,7 +12,7 @@ use crate::peer::{
     transport::{self, TransportError},
 };
 use libp2p::{
-    Swarm,
+    StreamProtocol, Swarm,
     connection_limits::{self, ConnectionLimits},
     core::upgrade::Version,
     dcutr, identify, ping,
@@ -36,12 +36,13 @@ pub(super) struct Net {
     pub(super) relay: Toggle<libp2p::relay::Behaviour>,
     pub(super) relay_client: libp2p::relay::client::Behaviour,
     pub(super) dcutr: dcutr::Behaviour,
+    pub(super) kademlia: kademlia::Behaviour,
 }
 
 /// A swarm with `streams` as one of its behaviours. It does not listen yet.
 pub(super) fn swarm(
     config: &PeerConfig,
-    streams: streams::Behaviour,
+    (streams, kademlia): (streams::Behaviour, StreamProtocol),
     admission: &Admission,
     metrics: &PeerMetrics,
 ) -> Result<Swarm<Net>, TransportError> {
@@ -69,6 +70,7 @@ pub(super) fn swarm(
         relay: relays.then(|| relay::behaviour(me, &config.relay)).into(),
         relay_client,
         dcutr: dcutr::Behaviour::new(me),
+        kademlia: kademlia::Behaviour::new(me, kademlia, config.is_public(), metrics.clone()),
     };
     let swarm_config = swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(Duration::from_hours(24))

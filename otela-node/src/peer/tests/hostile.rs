@@ -15,20 +15,20 @@ use tokio::io::AsyncWriteExt;
 use tokio_util::codec::{FramedWrite, LengthDelimitedCodec};
 
 /// A member whose gossip stream to `victim` is in our hands.
-struct Hostile {
+pub(super) struct Hostile {
     running: Running,
     frames: FramedWrite<EndingIo, LengthDelimitedCodec>,
 }
 
 impl Hostile {
-    async fn new(victim: &Running) -> Self {
+    pub(super) async fn new(victim: &Running) -> Self {
         let running = tcp("lab", Role::Node, victim.peer.addresses()).await;
         until(&victim.peer, "it joins", |view| view.node(&running.peer.id()).is_some()).await;
         let frames = FramedWrite::new(stream(&running, victim).await, LengthDelimitedCodec::new());
         Self { running, frames }
     }
 
-    async fn say(&mut self, say: Say) {
+    pub(super) async fn say(&mut self, say: Say) {
         self.frames.send(Bytes::from(Frame { say: Some(say) }.encode_to_vec())).await.unwrap();
     }
 
@@ -42,11 +42,11 @@ async fn stream(from: &Running, to: &Running) -> EndingIo {
     connection.open(Protocols::of(&mesh()).gossip).await.unwrap()
 }
 
-fn mesh() -> MeshName {
+pub(super) fn mesh() -> MeshName {
     "lab".parse().unwrap()
 }
 
-fn page(signed: Vec<Vec<u8>>, accusations: Vec<Vec<u8>>) -> Say {
+pub(super) fn page(signed: Vec<Vec<u8>>, accusations: Vec<Vec<u8>>) -> Say {
     let bytes = |list: Vec<Vec<u8>>| list.into_iter().map(Bytes::from).collect();
     Say::Entries(Entries { signed: bytes(signed), accusations: bytes(accusations) })
 }
@@ -57,7 +57,7 @@ fn entry(key: &libp2p_identity::Keypair, version: u64, payload: Payload) -> Vec<
     Entry::sign(key, &mesh(), Draft { rank, issued_at_ms: now_ms, payload }).unwrap().signed().to_vec()
 }
 
-async fn counted(running: &Running, metric: &str) {
+pub(super) async fn counted(running: &Running, metric: &str) {
     let seen = async {
         while !running.metrics.render().lines().any(|line| line.starts_with(metric) && !line.ends_with(" 0")) {
             tokio::time::sleep(Duration::from_millis(5)).await;

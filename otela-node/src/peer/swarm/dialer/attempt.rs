@@ -1,6 +1,6 @@
 //! One target and its dials: when the next is due, which addresses it takes, and who waits for it.
 
-use super::{Waiter, staged};
+use super::{Waiter, peer_of, staged};
 use crate::peer::defaults::{DIRECT_FIRST_FOR, REDIAL_MAX, REDIAL_MEETING_MAX, REDIAL_MIN};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use libp2p::{Multiaddr, PeerId};
@@ -54,6 +54,12 @@ impl Attempt {
             relayed: false,
             waiters: Vec::new(),
         }
+    }
+
+    /// The dials of a bootstrap, at addresses of one peer.
+    pub(super) fn at_bootstrap(addresses: Vec<Multiaddr>, now: Instant) -> Self {
+        let peer = addresses.first().and_then(peer_of);
+        Self { meeting: true, pauses: pauses(true), ..Self::new(addresses, peer, now) }
     }
 
     pub(super) fn is_awaited(&self) -> bool {

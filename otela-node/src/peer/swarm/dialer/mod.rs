@@ -6,14 +6,15 @@ mod attempt;
 
 use super::addresses::{bounded, staged};
 use crate::peer::{
+    bootstrap::peer_of,
     defaults::{
-        COURTESY, DIALS_MAX, DIALS_RESERVED, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX,
-        REMEMBERED_UNTIL, STEADY_AFTER,
+        COURTESY, DIALS_MAX, DIALS_RESERVED, FOUND_DIALS_MAX, FOUND_MAX, FOUND_TRIES_MAX, LISTED_DIALS_MAX,
+        LISTED_UNTIL, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
     },
     state::Known,
 };
 use attempt::{Attempt, pauses};
-use libp2p::{Multiaddr, PeerId, multiaddr::Protocol, swarm::ConnectionId};
+use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
 use otela_proto::id::Epoch;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use tokio::{sync::oneshot, time::Instant};
@@ -37,10 +38,14 @@ pub(in crate::peer) struct Contact {
 pub(super) enum Target {
     /// A peer from the registry.
     Peer(PeerId),
-    /// The n-th configured bootstrap address.
+    /// A configured bootstrap address, by its number.
     Bootstrap(usize),
+    /// One that a list of bootstraps names, by a number of its own.
+    Listed(usize),
     /// A peer of an earlier run.
     Remembered(PeerId),
+    /// A peer that Kademlia has found.
+    Found(PeerId),
 }
 
 /// A dial that is due.
@@ -66,30 +71,98 @@ pub(super) enum Failed {
 #[derive(Debug, Default)]
 pub(super) struct Dialer {
     attempts: BTreeMap<Target, Attempt>,
+    /// The configured bootstraps, lists among them.
+    sources: usize,
+    /// Which list each of [`Target::Listed`] is from, and the last number that was given.
+    listed: (BTreeMap<usize, usize>, usize),
     dials: HashMap<ConnectionId, Target>,
     /// Whom a connection stands to.
     connected: HashSet<PeerId>,
 }
 
 impl Dialer {
-    /// Bootstraps are wanted for ever.
-    pub(super) fn new(bootstrap: Vec<Multiaddr>, now: Instant) -> Self {
-        let mut dialer = Self::default();
-        for (n, address) in bootstrap.into_iter().enumerate() {
-            let peer = address.iter().find_map(|part| match part {
-                Protocol::P2p(peer) => Some(peer),
-                _ => None,
-            });
-            let attempt = Attempt { meeting: true, pauses: pauses(true), ..Attempt::new(vec![address], peer, now) };
-            dialer.attempts.insert(Target::Bootstrap(n), attempt);
+    /// A dialer of so many configured bootstraps, which are wanted for ever: those that are addresses, with their
+    /// numbers. Of the others [`Self::list`] will tell.
+    pub(super) fn new(sources: usize, bootstraps: impl IntoIterator<Item = (usize, Multiaddr)>, now: Instant) -> Self {
+        let mut dialer = Self { sources, ..Self::default() };
+        for (n, address) in bootstraps {
+            dialer.attempts.insert(Target::Bootstrap(n), Attempt::at_bootstrap(vec![address], now));
         }
         dialer
+    }
+
+    /// These are the addresses on a list now. Each peer is tried at all of its addresses together; what stays on the
+    /// list keeps its pauses.
+    pub(super) fn list(&mut self, source: usize, addresses: Vec<Multiaddr>, me: &PeerId, now: Instant) {
+        let mut wanted: BTreeMap<_, Vec<Multiaddr>> = BTreeMap::new();
+        for (n, address) in addresses.into_iter().enumerate() {
+            let peer = peer_of(&address);
+            // Who is at an address without an id, only a dial tells.
+            wanted.entry((peer, if peer.is_some() { 0 } else { n })).or_default().push(address);
+        }
+        let mut wanted: Vec<_> = wanted.into_iter().filter(|((peer, _), _)| peer.as_ref() != Some(me)).collect();
+        wanted.iter_mut().for_each(|(_, addresses)| *addresses = bounded(std::mem::take(addresses), me));
+        let old: Vec<_> = self.listed.0.iter().filter(|(_, of)| **of == source).map(|(n, _)| *n).collect();
+        for n in old {
+            let stays = self.attempts.get(&Target::Listed(n)).and_then(|attempt| {
+                wanted
+                    .iter()
+                    .position(|((peer, _), addresses)| *peer == attempt.wanted && *addresses == attempt.addresses)
+            });
+            if let Some(at) = stays {
+                wanted.swap_remove(at);
+            } else {
+                self.attempts.remove(&Target::Listed(n));
+                self.listed.0.remove(&n);
+            }
+        }
+        for ((peer, _), addresses) in wanted {
+            self.listed.1 += 1;
+            self.listed.0.insert(self.listed.1, source);
+            let connected = peer.filter(|peer| self.connected.contains(peer)).map(|_| now);
+            let attempt = Attempt { connected, ..Attempt::at_bootstrap(addresses, now) };
+            self.attempts.insert(Target::Listed(self.listed.1), attempt);
+        }
+        self.dials.retain(|_, target| self.attempts.contains_key(target));
+    }
+
+    /// Whether there are bootstraps, and none of them is connected.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.sources > 0 && self.bootstraps_connected() == 0
+    }
+
+    fn bootstraps_connected(&self) -> usize {
+        let bootstraps = self.attempts.range(Target::Bootstrap(0)..).take_while(|(target, _)| target.is_bootstrap());
+        bootstraps.filter(|(_, attempt)| attempt.connected.is_some()).count()
+    }
+
+    /// Kademlia has found `peer` here: it is tried a few times, and from then on the registry's matter. Returns whether
+    /// it is tried.
+    pub(super) fn found(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, me: &PeerId, now: Instant) -> bool {
+        let found = self.attempts.keys().filter(|target| matches!(target, Target::Found(_))).count();
+        let is_new = !self.attempts.contains_key(&Target::Found(peer)) && !self.connected.contains(&peer);
+        let addresses = bounded(addresses, me);
+        if peer == *me || addresses.is_empty() || !is_new || found >= FOUND_MAX {
+            return false;
+        }
+        self.attempts.insert(Target::Found(peer), Attempt::new(addresses, Some(peer), now));
+        true
+    }
+
+    /// Which configured bootstrap a target is or comes from, and its first address.
+    pub(super) fn bootstrap(&self, target: Target) -> Option<(usize, &Multiaddr)> {
+        let source = match target {
+            Target::Bootstrap(n) => n,
+            Target::Listed(n) => *self.listed.0.get(&n)?,
+            _ => return None,
+        };
+        Some((source, self.attempts.get(&target)?.addresses.first()?))
     }
 
     /// Peers of an earlier run are further ways into the mesh: after the configured ones, few at a time, and only as
     /// long as few peers are connected. Whoever has been connected, or does not answer, is the registry's matter.
     pub(super) fn remember(&mut self, peers: Vec<Known>, now: Instant) {
-        let head_start = self.attempts.keys().any(|target| matches!(target, Target::Bootstrap(_)));
+        let head_start = self.sources > 0;
         let at = if head_start { now + REMEMBERED_AFTER } else { now };
         for Known { peer, addresses } in peers {
             let attempt = Attempt::new(addresses, Some(peer), at);
@@ -97,9 +170,9 @@ impl Dialer {
         }
     }
 
-    /// Whether this dial is of a peer of an earlier run, which nobody expects to be there.
-    pub(super) fn is_of_remembered(&self, id: ConnectionId) -> bool {
-        matches!(self.dials.get(&id), Some(Target::Remembered(_)))
+    /// Whether this dial is of a peer that nobody expects to be there.
+    pub(super) fn is_quiet(&self, id: ConnectionId) -> bool {
+        self.dials.get(&id).is_some_and(|target| target.is_quiet())
     }
 
     /// Whether this dial was taken up here.
@@ -167,16 +240,12 @@ impl Dialer {
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<Due> {
         let room = DIALS_MAX.saturating_sub(self.under_way());
         let room_unless_awaited = room.saturating_sub(DIALS_RESERVED);
-        let mut room_for_remembered = self.room_for_remembered();
+        let mut rooms = self.rooms();
         let mut due: Vec<_> =
             self.attempts.iter_mut().filter(|(_, a)| a.due_at().is_some_and(|at| at <= now)).collect();
         // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
-        due.sort_by_key(|(target, a)| (!a.is_awaited(), target.is_remembered(), a.failures, a.next));
-        due.retain(|(target, _)| {
-            let fits = !target.is_remembered() || room_for_remembered > 0;
-            room_for_remembered = room_for_remembered.saturating_sub(usize::from(target.is_remembered()));
-            fits
-        });
+        due.sort_by_key(|(target, a)| (!a.is_awaited(), target.is_quiet(), a.failures, a.next));
+        due.retain(|(target, attempt)| attempt.under_way > 0 || rooms.take(**target));
         let fits =
             |(n, (_, a)): &(usize, (_, &mut Attempt))| *n < if a.is_awaited() { room } else { room_unless_awaited };
         let due = due.into_iter().enumerate().filter(fits);
@@ -186,23 +255,27 @@ impl Dialer {
 
     /// When the next dial is due.
     pub(super) fn next(&self) -> Option<Instant> {
-        let remembered_too = self.room_for_remembered() > 0;
+        let rooms = self.rooms();
         let under_way = self.under_way();
         let others_too = under_way < DIALS_MAX - DIALS_RESERVED;
-        let waiting = self
-            .attempts
-            .iter()
-            .filter(|(target, a)| (others_too || a.is_awaited()) && (remembered_too || !target.is_remembered()));
+        let waiting = self.attempts.iter().filter(|(target, a)| {
+            (others_too || a.is_awaited()) && (a.under_way > 0 || rooms.of(**target).is_none_or(|room| room > 0))
+        });
         (under_way < DIALS_MAX).then(|| waiting.filter_map(|(_, a)| a.due_at()).min()).flatten()
     }
 
-    /// How many more peers of an earlier run may be dialled now.
-    fn room_for_remembered(&self) -> usize {
-        if self.connected.len() >= REMEMBERED_UNTIL {
-            return 0;
+    /// How many more dials of each kind may begin now.
+    fn rooms(&self) -> Rooms {
+        let under_way =
+            |is: fn(&Target) -> bool| self.attempts.iter().filter(|(target, a)| is(target) && a.under_way > 0).count();
+        let room = |wanted: bool, most: usize, is| if wanted { most.saturating_sub(under_way(is)) } else { 0 };
+        let few = self.connected.len() < REMEMBERED_UNTIL;
+        let unanswered = self.bootstraps_connected() < LISTED_UNTIL;
+        Rooms {
+            listed: room(unanswered, LISTED_DIALS_MAX, |target| matches!(target, Target::Listed(_))),
+            remembered: room(few, REMEMBERED_DIALS_MAX, |target| matches!(target, Target::Remembered(_))),
+            found: room(true, FOUND_DIALS_MAX, |target| matches!(target, Target::Found(_))),
         }
-        let under_way = self.attempts.iter().filter(|(target, a)| target.is_remembered() && a.under_way > 0).count();
-        REMEMBERED_DIALS_MAX.saturating_sub(under_way)
     }
 
     fn under_way(&self) -> usize {
@@ -223,8 +296,13 @@ impl Dialer {
         {
             attempt.tell(false);
             attempt.pause(now);
-            // As long as nobody else is there, anybody is worth another try.
-            if target.is_remembered() && attempt.failures >= REMEMBERED_TRIES_MAX && !self.connected.is_empty() {
+            let given_up = match target {
+                // As long as nobody else is there, anybody is worth another try.
+                Target::Remembered(_) => attempt.failures >= REMEMBERED_TRIES_MAX && !self.connected.is_empty(),
+                Target::Found(_) => attempt.failures >= FOUND_TRIES_MAX,
+                _ => false,
+            };
+            if given_up {
                 self.attempts.remove(&target);
             }
         }
@@ -252,6 +330,7 @@ impl Dialer {
         }
         self.connected.insert(peer);
         self.attempts.remove(&Target::Remembered(peer));
+        self.attempts.remove(&Target::Found(peer));
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
             attempt.connected.get_or_insert(now);
             attempt.rest = None;
@@ -282,8 +361,45 @@ impl Dialer {
 }
 
 impl Target {
-    fn is_remembered(self) -> bool {
-        matches!(self, Self::Remembered(_))
+    /// Whether nobody expects it to be there.
+    fn is_quiet(self) -> bool {
+        matches!(self, Self::Remembered(_) | Self::Found(_))
+    }
+
+    fn is_bootstrap(self) -> bool {
+        matches!(self, Self::Bootstrap(_) | Self::Listed(_))
+    }
+}
+
+/// How many dials may begin, of the kinds that are bounded apart from the rest.
+#[derive(Debug)]
+struct Rooms {
+    listed: usize,
+    remembered: usize,
+    found: usize,
+}
+
+impl Rooms {
+    fn of(&self, target: Target) -> Option<usize> {
+        match target {
+            Target::Listed(_) => Some(self.listed),
+            Target::Remembered(_) => Some(self.remembered),
+            Target::Found(_) => Some(self.found),
+            Target::Peer(_) | Target::Bootstrap(_) => None,
+        }
+    }
+
+    /// Takes a place for `target`. Returns whether there was one.
+    fn take(&mut self, target: Target) -> bool {
+        let room = match target {
+            Target::Listed(_) => &mut self.listed,
+            Target::Remembered(_) => &mut self.remembered,
+            Target::Found(_) => &mut self.found,
+            Target::Peer(_) | Target::Bootstrap(_) => return true,
+        };
+        let fits = *room > 0;
+        *room = room.saturating_sub(1);
+        fits
     }
 }
 

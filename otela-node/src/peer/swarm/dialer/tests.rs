@@ -8,7 +8,7 @@ fn address(port: u16) -> Multiaddr {
 #[test]
 fn pauses_grow_and_end_with_a_connection() {
     let now = Instant::now();
-    let mut dialer = Dialer::new(vec![address(1)], now);
+    let mut dialer = Dialer::new(1, [(0, address(1))], now);
     let (peer, mut at, mut longest) = (PeerId::random(), now, std::time::Duration::ZERO);
     for n in 0..30 {
         let due = dialer.take_due(at);
@@ -174,7 +174,7 @@ fn p42_dead_peers_do_not_starve_the_living() {
 fn remembered_peers_are_tried_gently() {
     let start = Instant::now();
     let known = |_| Known { peer: PeerId::random(), addresses: vec![address(1)] };
-    let mut dialer = Dialer::new(vec![address(9)], start);
+    let mut dialer = Dialer::new(1, [(0, address(9))], start);
     dialer.remember((0..20).map(known).collect(), start);
     let due = dialer.take_due(start);
     assert_eq!(due.iter().map(|due| due.target).collect::<Vec<_>>(), [Target::Bootstrap(0)], "configured ones first");
@@ -186,7 +186,7 @@ fn remembered_peers_are_tried_gently() {
     let ids: Vec<_> = (0..REMEMBERED_DIALS_MAX).map(ConnectionId::new_unchecked).collect();
     for (due, id) in due.iter().zip(&ids) {
         dialer.started(due.target, *id);
-        assert!(dialer.is_of_remembered(*id));
+        assert!(dialer.is_quiet(*id));
     }
     dialer.failed(ids[0], now);
     assert_eq!(dialer.next(), Some(now), "one that failed makes room");
@@ -219,4 +219,91 @@ fn remembered_peers_that_are_gone_are_given_up_once_anybody_is_there() {
     dialer.connected(PeerId::random(), ConnectionId::new_unchecked(1_000), false, at);
     fail(&mut dialer, 999);
     assert_eq!(dialer.next(), None);
+}
+
+fn at(peer: &PeerId, port: u16) -> Multiaddr {
+    address(port).with_p2p(*peer).unwrap()
+}
+
+#[test]
+fn a_list_is_dialled_until_enough_of_it_answers() {
+    let now = Instant::now();
+    let peers: Vec<_> = (0..20).map(|_| PeerId::random()).collect();
+    let list = |range: std::ops::Range<usize>| range.flat_map(|n| [at(&peers[n], 1), at(&peers[n], 2)]).collect();
+    let mut dialer = Dialer::new(1, [], now);
+    assert!(dialer.is_deserted(), "a bootstrap is configured, and nothing is known of it");
+    dialer.list(0, list(0..20), &peers[19], now);
+    let due = dialer.take_due(now);
+    assert_eq!(due.len(), LISTED_DIALS_MAX);
+    assert!(due.iter().all(|due| due.addresses.len() == 2), "each peer is dialled at all of its addresses");
+    assert_eq!(dialer.next(), None);
+    for (n, due) in due.iter().enumerate() {
+        dialer.started(due.target, ConnectionId::new_unchecked(n));
+        assert_eq!(dialer.bootstrap(due.target).map(|(source, _)| source), Some(0));
+    }
+    for (n, due) in due.iter().enumerate().take(LISTED_UNTIL) {
+        dialer.connected(due.peer.unwrap(), ConnectionId::new_unchecked(n), false, now);
+        assert!(!dialer.is_deserted());
+    }
+    for n in LISTED_UNTIL..LISTED_DIALS_MAX {
+        dialer.failed(ConnectionId::new_unchecked(n), now);
+    }
+    let later = now + REDIAL_MEETING_MAX * 3;
+    assert_eq!((dialer.take_due(later), dialer.next()), (vec![], None), "the others are not needed");
+    let lost = due[0].peer.unwrap();
+    dialer.lost(&lost, later);
+    assert_eq!(dialer.take_due(later).len(), LISTED_DIALS_MAX, "now they are");
+}
+
+#[test]
+fn what_stays_on_a_list_keeps_its_pauses_and_what_is_gone_is_not_dialled() {
+    let now = Instant::now();
+    let [stays, goes, comes, me] = [0; 4].map(|_| PeerId::random());
+    let mut dialer = Dialer::new(2, [(0, address(9))], now);
+    dialer.list(1, vec![at(&stays, 1), at(&goes, 2), at(&me, 3)], &me, now);
+    let due = dialer.take_due(now);
+    assert_eq!(due.iter().filter(|due| due.peer.is_some()).count(), 2, "oneself is passed over");
+    for (n, due) in due.iter().enumerate() {
+        dialer.started(due.target, ConnectionId::new_unchecked(n));
+        dialer.failed(ConnectionId::new_unchecked(n), now);
+    }
+    dialer.list(1, vec![at(&comes, 4), at(&stays, 1)], &me, now);
+    let due = dialer.take_due(now);
+    assert_eq!(due.iter().map(|due| due.peer).collect::<Vec<_>>(), [Some(comes)], "the other one has a pause");
+    dialer.refused(due[0].target, now);
+    let later = now + REDIAL_MEETING_MAX * 3;
+    let due: BTreeMap<_, _> = dialer.take_due(later).into_iter().map(|due| (due.peer, due.addresses)).collect();
+    assert_eq!(due.keys().copied().collect::<HashSet<_>>(), [None, Some(comes), Some(stays)].into());
+    dialer.list(1, vec![], &me, later);
+    assert!(dialer.attempts.keys().all(|target| *target == Target::Bootstrap(0)), "another source's stays");
+}
+
+#[test]
+fn found_peers_are_tried_a_few_times_whoever_is_connected() {
+    let mut at_time = Instant::now();
+    let [me, found] = [0; 2].map(|_| PeerId::random());
+    let mut dialer = Dialer::new(1, [], at_time);
+    for n in 0..REMEMBERED_UNTIL {
+        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(n), false, at_time);
+    }
+    assert!(dialer.found(found, vec![address(1)], &me, at_time));
+    assert!(!dialer.found(found, vec![address(2)], &me, at_time), "once is enough");
+    assert!(!dialer.found(me, vec![address(1)], &me, at_time) && !dialer.found(PeerId::random(), vec![], &me, at_time));
+    for n in 0..FOUND_TRIES_MAX {
+        at_time = dialer.next().expect("it is tried");
+        let id = ConnectionId::new_unchecked(100 + n as usize);
+        let due = dialer.take_due(at_time);
+        dialer.started(due[0].target, id);
+        assert!(dialer.is_quiet(id));
+        dialer.failed(id, at_time);
+    }
+    assert_eq!(dialer.next(), None, "given up");
+    assert!(dialer.found(found, vec![address(1)], &me, at_time), "until it is found again");
+    for _ in 0..2 * FOUND_MAX {
+        dialer.found(PeerId::random(), vec![address(1)], &me, at_time);
+    }
+    assert_eq!(dialer.attempts.len(), FOUND_MAX);
+    assert_eq!(dialer.take_due(at_time).len(), FOUND_DIALS_MAX);
+    dialer.connected(found, ConnectionId::new_unchecked(999), false, at_time);
+    assert!(!dialer.attempts.contains_key(&Target::Found(found)), "the registry's matter from now on");
 }
