@@ -1,11 +1,15 @@
 //! What can go wrong in a command, told on one line, and the exit codes. The table is in docs/cli.md.
 
-use crate::{cli::NotOpen, look::AskError, sign::SignError};
+use crate::{
+    cli::{NoCertificate, NotOpen},
+    look::AskError,
+    sign::SignError,
+};
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
     peer::{
-        IdentityError, StartError, StateError,
+        IdentityError, StartError, StateError, TlsError,
         admission::{AdmissionError, MeshFileError},
     },
     telemetry::chain,
@@ -53,6 +57,12 @@ pub(crate) enum CommandError {
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A certificate is missing.
+    #[error(transparent)]
+    NoCertificate(#[from] NoCertificate),
     /// The peer cannot be started.
     #[error(transparent)]
     Peer(#[from] StartError),
@@ -96,7 +106,8 @@ impl CommandError {
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
             }
-            Self::Identity(_) | Self::State(_) | Self::Engine(EngineError::Config(_)) => CONFIG,
+            Self::Identity(_) | Self::State(_) | Self::Tls(_) | Self::NoCertificate(_) => CONFIG,
+            Self::Engine(EngineError::Config(_)) => CONFIG,
             Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) => CONFIG,
             Self::Peer(_)
             | Self::Ingress(_)

@@ -78,7 +78,7 @@ fn threads() -> usize {
 async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     let (agent, http) = (args.agent()?, args.http);
-    let config = args.peer.config(vec![Role::Node], &ANY_PORT)?;
+    let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Node], &ANY_PORT)? };
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     observed(&peer, http, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
@@ -92,7 +92,7 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
     // Clients' connections end before the peer that carries their requests.
     let clients = tasks.child();
     let (http, drain) = (args.config()?, args.drain);
-    let config = args.peer.config(vec![Role::Ingress], &ANY_PORT)?;
+    let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Ingress], &ANY_PORT)? };
     let (peer, _) = join(config, &tasks, &metrics).await?;
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
     tracing::info!("OpenAI base URL: http://{}/v1", ingress.address());
@@ -144,7 +144,8 @@ async fn join(
     metrics: &Metrics,
 ) -> Result<(Peer, mpsc::Receiver<Inbound>), CommandError> {
     let remembered = config.state.as_ref().is_some_and(|state| state.peers_len() > 0);
-    let alone = config.bootstrap.is_empty() && !remembered && !config.roles.contains(&Role::Relay);
+    let alone =
+        config.bootstrap.is_empty() && config.via.is_empty() && !remembered && !config.roles.contains(&Role::Relay);
     let mesh = config.mesh.clone();
     let (peer, requests) = Peer::start(config, tasks, metrics).await?;
     tracing::info!(%mesh, peer = %peer.id(), "joining the mesh");

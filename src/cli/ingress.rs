@@ -1,6 +1,6 @@
 //! Flags of `otela ingress`.
 
-use super::PeerArgs;
+use super::{PeerArgs, egress::ViaArgs};
 use clap::builder::BoolishValueParser;
 use otela_ingress::{IngressConfig, Policy};
 use std::{net::SocketAddr, time::Duration};
@@ -10,6 +10,8 @@ use std::{net::SocketAddr, time::Duration};
 pub(crate) struct IngressArgs {
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
     /// Where clients connect over HTTP; port 0 takes a free one.
     #[arg(long, env = "OTELA_INGRESS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,

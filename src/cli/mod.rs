@@ -1,5 +1,6 @@
 //! The command line. Each command's flags are in a file of their own and become validated settings at once.
 
+mod egress;
 mod engine;
 mod ingress;
 mod look;
@@ -9,6 +10,7 @@ mod relay;
 mod sign;
 mod start;
 
+pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen};
 pub(crate) use look::{LookArgs, ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};

@@ -1,6 +1,6 @@
 //! Flags that every peer has.
 
-use super::parse::address;
+use super::{egress::EgressArgs, parse::address};
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
 use otela_node::{
@@ -68,6 +68,8 @@ pub(crate) struct PeerArgs {
     /// How long nodes that have left or were evicted can still be read. Nothing is kept for longer than 24h.
     #[arg(long, env = "OTELA_PEER_RETENTION", value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     retention: Duration,
+    #[command(flatten)]
+    egress: EgressArgs,
 }
 
 fn default_mesh() -> MeshName {
@@ -134,8 +136,10 @@ impl PeerArgs {
         let state = self.state.map(|dir| State::open(&dir, &mesh)).transpose()?;
         let defaults = listen.iter().filter_map(|address| address.parse().ok());
         let listen = if self.peer_listen.is_empty() { defaults.collect() } else { self.peer_listen };
+        let egress = self.egress.egress(&listen)?;
         Ok(PeerConfig {
             listen,
+            egress,
             external: self.external,
             bootstrap,
             admission,

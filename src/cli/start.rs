@@ -1,6 +1,6 @@
 //! Flags of `otela start`.
 
-use super::{PeerArgs, parse::label};
+use super::{PeerArgs, egress::ViaArgs, parse::label};
 use otela_node::{
     agent::{AgentConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
@@ -12,6 +12,8 @@ use std::{ffi::OsString, io, net::SocketAddr, time::Duration};
 pub(crate) struct StartArgs {
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
     /// A label that others see, for example team=vision; may be given several times.
     #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
     labels: Vec<(String, String)>,

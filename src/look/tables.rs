@@ -129,7 +129,16 @@ fn connections(connections: &Value) -> String {
     let all: Vec<_> = elements(connections).collect();
     let relayed = all.iter().filter(|connection| connection["path"] == "relayed").count();
     let rtts = || all.iter().filter_map(|connection| connection["rtt_ms"].as_f64());
-    let peers = format!("{} peers, {relayed} of them relayed", all.len());
+    let mut peers = format!("{} peers, {relayed} of them relayed", all.len());
+    let of = |is: &dyn Fn(&Value) -> bool| all.iter().filter(|connection| is(connection)).count();
+    let ways = [
+        (of(&|connection| connection["carrier"] == "quic"), "over QUIC"),
+        (of(&|connection| connection["carrier"] == "wss"), "over wss"),
+        (of(&|connection| connection["proxied"] == true), "through the proxy"),
+    ];
+    for (count, way) in ways.into_iter().filter(|(count, _)| *count > 0) {
+        peers = format!("{peers}, {count} {way}");
+    }
     match (rtts().reduce(f64::min), rtts().reduce(f64::max)) {
         (Some(least), Some(most)) => format!("{peers}, round trips {least:.1} to {most:.1} ms"),
         _ => peers,

@@ -12,6 +12,7 @@ mod lab;
 mod life;
 mod metrics;
 mod nat;
+mod proxies;
 mod registry;
 mod streaming;
 mod support;

@@ -73,8 +73,9 @@ impl Mesh {
     fn counter(&self, name: &str) -> f64 {
         let of = |running: &Running| {
             let text = running.metrics.render();
-            let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            value.unwrap().parse::<f64>().unwrap()
+            let samples = text.lines().filter_map(|line| line.strip_prefix(name));
+            let samples = samples.filter(|rest| rest.starts_with([' ', '{']));
+            samples.map(|rest| rest.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum::<f64>()
         };
         self.peers.iter().map(of).sum()
     }

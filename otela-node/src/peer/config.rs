@@ -5,6 +5,7 @@ use super::{
     bootstrap::{Bootstrap, Dns},
     identity::Identity,
     state::State,
+    transport::Egress,
 };
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
@@ -76,6 +77,11 @@ pub struct PeerConfig {
     pub bootstrap: Vec<Bootstrap>,
     /// Who is asked for bootstraps that are names for several addresses.
     pub dns: Dns,
+    /// Further bootstraps that are the only way out: relays at a site without any other. While one of them is known, only these are
+    /// asked to relay for this peer.
+    pub via: Vec<Multiaddr>,
+    /// Ways out of the site beside plain TCP and QUIC.
+    pub egress: Egress,
     /// Where epoch and peers are remembered across restarts, if anywhere.
     pub state: Option<State>,
     /// Whom the mesh admits, and what this peer shows to be admitted.
@@ -106,12 +112,19 @@ impl PeerConfig {
             external: Vec::new(),
             bootstrap: Vec::new(),
             dns: Dns::default(),
+            via: Vec::new(),
+            egress: Egress::default(),
             state: None,
             relay: RelayLimits::default(),
             site: None,
             patience: Patience::default(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+
+    /// All bootstraps: those that are the only way out come last, as addresses like others.
+    pub(super) fn bootstraps(&self) -> Vec<Bootstrap> {
+        self.bootstrap.iter().cloned().chain(self.via.iter().cloned().map(Bootstrap::Address)).collect()
     }
 
     /// Whether others reach this peer without a relay, as far as it was told.

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// connection whose peer answers others but not us. Pings would be a good part of what an idle peer sends, so they
 /// are rare.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(120);
+/// The same through a proxy and over WebSocket, where somebody between cuts what is silent: the usual limits begin at
+/// thirty seconds.
+pub(super) const WEB_PING_EVERY: Duration = Duration::from_secs(20);
 /// Longer than any round trip worth serving over.
 pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 /// Failed pings in a row that are reported before the connection is closed. libp2p keeps the first one to itself, so
@@ -27,6 +30,8 @@ pub(super) const EXPIRES_SOON: Duration = Duration::from_hours(24 * 7);
 pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(2);
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
+/// The largest frame of a WebSocket: what is written at once inside is less than a quarter of that.
+pub(super) const WSS_FRAME_MAX: usize = 1024 * 1024;
 /// Substreams on one connection; at the muxer's own default the 513th closes the connection. 4,096 windows of
 /// 256 KiB are the most that the muxer's limit of 1 GiB per connection allows.
 pub(super) const MUXER_STREAMS_MAX: usize = 4_096;
@@ -54,6 +59,11 @@ pub(super) const REDIAL_MEETING_MAX: Duration = Duration::from_secs(20);
 /// A peer's own addresses have this long before the others are tried as well: relayed ones, and QUIC where it has TCP.
 /// Less than a person notices, more than a connection across the world takes.
 pub(super) const DIRECT_FIRST_FOR: Duration = Duration::from_millis(300);
+/// And these before what goes out like the web: WebSocket, and the site's proxy. As long as a circuit through a relay
+/// may take across the world, and together soon enough for a request that waits.
+pub(super) const LAST_RESORT_AFTER: Duration = Duration::from_millis(600);
+/// Addresses of a peer that the site's proxy is asked for.
+pub(super) const PROXIED_ADDRESSES_MAX: usize = 4;
 /// Of two peers that want each other the one with the lower id dials at once, the other after this time.
 pub(super) const COURTESY: Duration = Duration::from_millis(300);
 /// A connection that lasted this long was a good one.

@@ -27,6 +27,13 @@ struct HolePunch {
     result: &'static str,
 }
 
+/// How a connection has come about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Opened {
+    carrier: &'static str,
+    through: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct What {
     what: &'static str,
@@ -42,7 +49,7 @@ struct State {
 pub(super) struct PeerMetrics {
     pub(super) streams_refused: Counter,
     pub(super) connections: Gauge,
-    pub(super) connections_opened: Counter,
+    connections_opened: Family<Opened, Counter>,
     pub(super) dials_failed: Counter,
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
@@ -89,7 +96,6 @@ impl PeerMetrics {
         metrics.register(|r| {
             let mut add = |name: &str, help: &str, counter: &Counter| r.register(name, help, counter.clone());
             add("otela_peer_streams_refused", "Inbound streams reset because the queue was full", &m.streams_refused);
-            add("otela_peer_connections_opened", "Connections that were set up", &m.connections_opened);
             add("otela_peer_dials_failed", "Dials that reached nobody", &m.dials_failed);
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
             add("otela_peer_strangers", "Connections closed because the peer does not speak our gossip", &m.strangers);
@@ -118,6 +124,8 @@ impl PeerMetrics {
             add("otela_gossip_frames_malformed", "Gossip frames that break the protocol", &m.frames_malformed);
             add("otela_state_files_set_aside", "State files that could not be used", &m.state_files_set_aside);
             add("otela_state_writes_failed", "Writes of the state that failed", &m.state_writes_failed);
+            let opened = m.connections_opened.clone();
+            r.register("otela_peer_connections_opened", "Connections that were set up, by what carries them", opened);
             r.register("otela_peer_connections", "Open connections to other peers", m.connections.clone());
             r.register("otela_peer_reservations", "Relays that relay for us", m.reservations.clone());
             let punches = m.hole_punches.clone();
@@ -136,6 +144,11 @@ impl PeerMetrics {
             r.register("otela_registry_entries_refused", "Entries and accusations refused, by reason", refused);
         });
         m
+    }
+
+    /// Counts a connection by what carries it and what it leads through.
+    pub(super) fn opened(&self, carrier: &'static str, through: &'static str) {
+        self.connections_opened.get_or_create(&Opened { carrier, through }).inc();
     }
 
     /// Counts a try at a hole punch.

@@ -32,7 +32,7 @@ pub use otela_proto::own::Announcement;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
 pub use swarm::{ListenError, Reach};
-pub use transport::TransportError;
+pub use transport::{Egress, Proxy, ProxyError, Tls, TlsError, TransportError};
 
 use crate::{tasks::Tasks, telemetry::Metrics};
 use admission::{Admission, By};
@@ -146,14 +146,15 @@ impl Peer {
         );
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
-        let lists = watch::Sender::new(config.state.as_ref().map(|s| s.lists(&config.bootstrap)).unwrap_or_default());
+        let bootstraps = config.bootstraps();
+        let lists = watch::Sender::new(config.state.as_ref().map(|s| s.lists(&bootstraps)).unwrap_or_default());
         if let Some(state) = config.state {
             let session_lasts = config.identity.is_kept();
             let keeper = Keeper::new(state, session_lasts, published.clone(), lists.subscribe(), counters.clone());
             tasks.spawn_to_end(keeper.run(tasks.clone()));
         }
         let shared = bootstrap::Shared { dns: config.dns, told, lists, deserted, metrics: counters.clone() };
-        bootstrap::follow(config.bootstrap, &shared, tasks);
+        bootstrap::follow(bootstraps, &shared, tasks);
         let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));

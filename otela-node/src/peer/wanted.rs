@@ -22,6 +22,8 @@ pub(super) struct Wanted {
     roles: Vec<Role>,
     /// Whether others may have to reach us through relays.
     needs_relays: bool,
+    /// How many of them are worth telling of.
+    relays_max: usize,
     peers: Vec<Contact>,
     public: Vec<Contact>,
     relays: Option<Vec<Contact>>,
@@ -42,7 +44,10 @@ struct Looked {
 impl Wanted {
     pub(super) fn new(config: &PeerConfig, me: PeerId) -> Self {
         let (roles, needs_relays) = (config.roles.clone(), !config.is_public());
-        Self { me, roles, needs_relays, peers: Vec::new(), public: Vec::new(), relays: None, looked_at: None }
+        // Those that are the only way out may be none of the best.
+        let relays_max = if config.via.is_empty() { RELAYS_OFFERED_MAX } else { usize::MAX };
+        let (peers, public, relays, looked_at) = (Vec::new(), Vec::new(), None, None);
+        Self { me, roles, needs_relays, relays_max, peers, public, relays, looked_at }
     }
 
     /// Tells the driver what has changed. `command` says whether it was taken; what was not is told again the next
@@ -71,7 +76,7 @@ impl Wanted {
             }
             self.peers = peers;
         }
-        if !self.tell_public(&known, joined, command) {
+        if !self.tell_public(&known, joined, &command) {
             return;
         }
         self.looked_at = Some(looked_at);
@@ -84,7 +89,7 @@ impl Wanted {
         public.sort_by_key(|(peer, _)| affinity(&self.me, peer));
         public.truncate(PUBLIC_MAX);
         let living = public.iter().filter(|(_, node)| node.belief == Belief::Alive);
-        let relays: Vec<_> = living.take(RELAYS_OFFERED_MAX).map(|(_, node)| contact(node)).collect();
+        let relays: Vec<_> = living.take(self.relays_max).map(|(_, node)| contact(node)).collect();
         let public: Vec<_> = public.iter().map(|(_, node)| contact(node)).collect();
         if self.public != public {
             if !command(Command::Public(public.clone())) {
@@ -103,11 +108,13 @@ impl Wanted {
         true
     }
 
-    /// Requests flow between ingresses and nodes, and either side may be the one that can dial.
+    /// Requests flow between ingresses and nodes, perhaps through a relay, and of each pair either side may be the one
+    /// that can dial.
     fn is_counterpart(&self, node: &Node) -> bool {
         let other = node.entry.payload();
-        let pairs = [(Role::Ingress, Role::Node), (Role::Node, Role::Ingress), (Role::Ingress, Role::Relay)];
-        pairs.iter().any(|(mine, theirs)| self.roles.contains(mine) && other.has_role(*theirs))
+        let pairs = [(Role::Ingress, Role::Node), (Role::Ingress, Role::Relay)];
+        let is_pair = |one, two| self.roles.contains(&one) && other.has_role(two);
+        pairs.into_iter().any(|(one, two)| is_pair(one, two) || is_pair(two, one))
     }
 }
 

@@ -53,7 +53,7 @@ fn status_tells_what_is_wrong() {
         "nodes": {"listed": 3, "departed": 1, "by_lifecycle": {"join": 1, "serving": 2, "down": 0}, "by_belief": {"alive": 3}},
         "models": {"ready": 2, "unready": 1},
         "reach": {"reachable": true, "dialled": true, "relays": ["a", "b"], "relays_known": 3},
-        "connections": [{"path": "direct", "rtt_ms": 0.25}, {"path": "relayed", "rtt_ms": null}, {"path": "direct", "rtt_ms": 12.0}],
+        "connections": [{"path": "direct", "rtt_ms": 0.25}, {"path": "relayed", "rtt_ms": null}, {"path": "direct", "carrier": "wss", "proxied": true, "rtt_ms": 12.0}],
         "refused": [{"what": "entries", "reason": "malformed", "count": 3}],
         "warnings": [{"code": "not_joined", "message": format!("Look\u{1b}[2J {}", "there ".repeat(30))}],
     }));
@@ -62,7 +62,7 @@ fn status_tells_what_is_wrong() {
         "nodes        3 listed, 1 departed",
         "they say     1 join, 2 serving",
         "reachable    yes, at its own addresses and through 2 relays",
-        "connections  3 peers, 1 of them relayed, round trips 0.2 to 12.0 ms",
+        "connections  3 peers, 1 of them relayed, 1 over wss, 1 through the proxy, round trips 0.2 to 12.0 ms",
         "refused      3 entries: malformed",
     ] {
         assert!(text.lines().any(|told| told == line), "{line}\n{text}");

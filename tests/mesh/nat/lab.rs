@@ -25,6 +25,25 @@ pub(crate) enum Gateway {
     Cone,
     /// Another port for each destination.
     Symmetric,
+    /// As `Cone`, and only TCP gets out.
+    OnlyTcp,
+    /// As `Cone`, and only TCP to port 443 gets out; the rest is dropped without a word.
+    Only443,
+    /// Nothing passes, in any direction: only the gateway itself gets out.
+    Closed,
+}
+
+impl Gateway {
+    /// How ports are translated, and what is let out, in the words of nftables.
+    fn rules(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Cone => ("masquerade", "accept"),
+            Self::Symmetric => ("masquerade random,fully-random", "accept"),
+            Self::OnlyTcp => ("masquerade", "meta l4proto tcp accept"),
+            Self::Only443 => ("masquerade", "tcp dport 443 accept"),
+            Self::Closed => ("masquerade", "drop"),
+        }
+    }
 }
 
 /// Hosts on the public segment, and the last byte of each one's address.
@@ -58,9 +77,9 @@ impl Lab {
         }
         for ((name, byte), gateway) in SITES.into_iter().zip([a, b]) {
             let (host, gate) = (lab.host(name), lab.host(&format!("g{name}")));
-            let ports = if gateway == Gateway::Symmetric { " random,fully-random" } else { "" };
+            let (translation, out) = gateway.rules();
             writeln!(script, "public {net} {gate} {byte}").unwrap();
-            writeln!(script, "site {gate} {host} 'masquerade{ports}'").unwrap();
+            writeln!(script, "site {gate} {host} '{translation}' '{out}'").unwrap();
         }
         run(&format!("{HELPERS}\n{script}"));
         lab
@@ -78,9 +97,14 @@ impl Lab {
 
     /// An `otela` on a host.
     pub(crate) fn otela(&self, host: &str, arguments: &[&str]) -> Otela {
+        self.otela_with(host, &[], arguments)
+    }
+
+    /// The same with further variables in its environment, each as `NAME=VALUE`.
+    pub(crate) fn otela_with(&self, host: &str, variables: &[&str], arguments: &[&str]) -> Otela {
         let host = self.host(host);
-        let inside = ["netns", "exec", &host, env!("CARGO_BIN_EXE_otela")];
-        Otela::run_program("ip", inside.iter().chain(arguments))
+        let inside = ["netns", "exec", &host, "env"];
+        Otela::run_program("ip", [&inside[..], variables, &[env!("CARGO_BIN_EXE_otela")], arguments].concat())
     }
 
     /// Runs a future on a host, in a thread that has moved there.
@@ -89,17 +113,26 @@ impl Lab {
         host: &str,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> T {
-        let space = File::open(format!("/run/netns/{}", self.host(host))).unwrap();
         let (done, outcome) = tokio::sync::oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let _ = done.send(runtime.block_on(work()));
-        });
+        let thread = self.begin(host, async move || _ = done.send(work().await));
         match outcome.await {
             Ok(outcome) => outcome,
             Err(_) => std::panic::resume_unwind(thread.join().unwrap_err()),
         }
+    }
+
+    /// Begins a future on a host, in a thread that has moved there and ends with it.
+    pub(crate) fn begin<F: Future<Output = ()>>(
+        &self,
+        host: &str,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> std::thread::JoinHandle<()> {
+        let space = File::open(format!("/run/netns/{}", self.host(host))).unwrap();
+        std::thread::spawn(move || {
+            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(work());
+        })
     }
 
     /// Runs a shell command on a host.
@@ -133,7 +166,7 @@ public() {
     in_ "$2" ip addr add "10.77.0.$3/24" dev eth0
     in_ "$2" ip link set eth0 up
 }
-# site GATEWAY HOST TRANSLATION: a host behind a gateway
+# site GATEWAY HOST TRANSLATION OUT: a host behind a gateway
 site() {
     space "$2"
     ip link add lan netns "$1" type veth peer name eth0 netns "$2"
@@ -146,7 +179,7 @@ site() {
     in_ "$1" nft -f - <<RULES
 table ip gateway {
     chain translate { type nat hook postrouting priority srcnat; oifname "eth0" $3; }
-    chain through { type filter hook forward priority filter; policy drop; ct state established,related accept; iifname "lan" accept; }
+    chain through { type filter hook forward priority filter; policy drop; ct state established,related accept; iifname "lan" $4; }
     chain to_it { type filter hook input priority filter; policy drop; ct state established,related accept; iifname { "lo", "lan" } accept; }
 }
 RULES

@@ -1,8 +1,10 @@
 //! Peers behind NATs, in namespaces: relayed at first, direct where the NATs allow it.
 
 mod door;
+mod egress;
 mod lab;
 mod long;
+mod proxy;
 
 use crate::support::{Otela, SOON, eventually, get, post, post_bytes, raw, read_to_end, sum_metric, try_post};
 use futures::future::join_all;

@@ -115,7 +115,13 @@ fn connections(peer: &Peer) -> Vec<Value> {
             Path::Relayed => "relayed",
         };
         let rtt_ms = connection.rtt().map(|rtt| rtt.as_secs_f64() * 1e3);
-        json!({"peer": connection.peer().to_string(), "path": path, "rtt_ms": rtt_ms})
+        json!({
+            "peer": connection.peer().to_string(),
+            "path": path,
+            "carrier": connection.carrier().name(),
+            "proxied": connection.is_proxied(),
+            "rtt_ms": rtt_ms,
+        })
     })
     .collect()
 }

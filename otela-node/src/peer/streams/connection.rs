@@ -8,6 +8,7 @@ use super::{
 use crate::peer::{
     defaults::{PATH_LOST_WITHIN, RETIRED_FOR},
     swarm::relay_of,
+    transport::is_proxied,
 };
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol,
@@ -33,18 +34,25 @@ pub enum Path {
     Relayed,
 }
 
-/// What carries a connection. A dead peer shows at once over TCP, and after seconds over QUIC.
+/// What carries a connection. A dead peer shows at once over TCP, and after seconds over QUIC; whatever looks like the
+/// web is watched and cut by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::peer) enum Carrier {
     Tcp,
     Quic,
+    /// WebSocket over TCP, with TLS between or without.
+    Wss,
 }
 
 impl Carrier {
     /// That of an address.
     pub(in crate::peer) fn of(address: &Multiaddr) -> Self {
-        let quic = address.iter().any(|part| matches!(part, Protocol::QuicV1));
-        if quic { Self::Quic } else { Self::Tcp }
+        let of = |part| match part {
+            Protocol::QuicV1 => Some(Self::Quic),
+            Protocol::Ws(_) | Protocol::Wss(_) => Some(Self::Wss),
+            _ => None,
+        };
+        address.iter().find_map(of).unwrap_or(Self::Tcp)
     }
 
     /// Its name in metrics.
@@ -52,6 +60,7 @@ impl Carrier {
         match self {
             Self::Tcp => "tcp",
             Self::Quic => "quic",
+            Self::Wss => "wss",
         }
     }
 }
@@ -63,6 +72,7 @@ pub struct Connection {
     peer: PeerId,
     path: Path,
     carrier: Carrier,
+    proxied: bool,
     remote: Multiaddr,
     /// Through whom, if it is relayed.
     relay: Option<PeerId>,
@@ -112,13 +122,14 @@ impl Connection {
             ConnectedPoint::Listener { local_addr, .. } => (local_addr, false),
         };
         let carrier = Carrier::of(through);
-        let relay = relay_of(through);
+        let (relay, proxied) = (relay_of(through), is_proxied(through));
         let (rtt_micros, since, began_ms, served_ms) = (u64::MAX.into(), Instant::now(), now_ms(), 0.into());
         Self {
             id,
             peer,
             path,
             carrier,
+            proxied,
             remote,
             relay,
             ours,
@@ -181,6 +192,11 @@ impl Connection {
     /// What carries it.
     pub(in crate::peer) fn carrier(&self) -> Carrier {
         self.carrier
+    }
+
+    /// Whether it leads through the HTTP proxy of this site. Of that at the other end nothing is known.
+    pub(in crate::peer) fn is_proxied(&self) -> bool {
+        self.proxied
     }
 
     /// Whether we began it.

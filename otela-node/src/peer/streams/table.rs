@@ -22,7 +22,7 @@ pub(in crate::peer) enum Relays<'a> {
 
 /// The order in which connections to one peer are used.
 fn preference(c: &Connection) -> impl Ord + use<> {
-    (c.is_retired(), c.path(), c.carrier(), c.rtt().unwrap_or(Duration::MAX), Reverse(c.id()))
+    (c.is_retired(), c.path(), c.is_proxied(), c.carrier(), c.rtt().unwrap_or(Duration::MAX), Reverse(c.id()))
 }
 
 /// The order in which connections to one peer are kept, which is the same on both sides: of two that both sides began
@@ -40,8 +40,8 @@ pub(in crate::peer) struct Streams {
 }
 
 impl Streams {
-    /// The connection to use for new requests to `peer`: direct before relayed, TCP before QUIC, then the shortest
-    /// round trip, then the newest. One that is retired only if there is no other.
+    /// The connection to use for new requests to `peer`: direct before relayed, without a proxy before through one, TCP
+    /// before QUIC and QUIC before WebSocket, then the shortest round trip, then the newest. One that is retired only if there is no other.
     #[must_use]
     pub(in crate::peer) fn best(&self, peer: &PeerId) -> Option<Arc<Connection>> {
         let table = self.read();

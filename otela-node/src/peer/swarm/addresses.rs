@@ -1,14 +1,19 @@
 //! Addresses: which of ours are worth telling, and which numbers stand behind the names in others'.
 
 use crate::peer::{
-    defaults::{DIRECT_ADDRESSES_MAX, RELAYED_ADDRESSES_MAX},
+    defaults::{
+        DIRECT_ADDRESSES_MAX, DIRECT_FIRST_FOR, LAST_RESORT_AFTER, PROXIED_ADDRESSES_MAX, RELAYED_ADDRESSES_MAX,
+    },
     streams::Carrier,
+    transport::{Proxy, is_proxied},
 };
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
 use std::{
-    collections::{BTreeSet, HashSet},
+    cmp::Reverse,
+    collections::{BTreeSet, HashSet, VecDeque},
     io,
     net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 /// The addresses worth telling others: configured ones, those we listen on, and those at relays. Loopback and
@@ -55,28 +60,80 @@ pub(in crate::peer) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
     None
 }
 
-/// Those of a peer's addresses that are tried: not all that it may have written, and none that leads through `me`.
+/// Those of a peer's addresses that are tried: not all that it may have written, and none that leads through `me` or
+/// through a proxy, which is nobody else's to choose.
 pub(super) fn bounded(addresses: Vec<Multiaddr>, me: &PeerId) -> Vec<Multiaddr> {
-    let (relayed, own): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_relayed);
+    let (relayed, own): (Vec<_>, Vec<_>) =
+        addresses.into_iter().filter(|address| !is_proxied(address)).partition(is_relayed);
     let relayed = relayed.into_iter().filter(|address| relay_of(address) != Some(*me)).take(RELAYED_ADDRESSES_MAX);
     own.into_iter().take(DIRECT_ADDRESSES_MAX).chain(relayed).collect()
 }
 
-/// What is dialled first, and what in the second place: a peer's own addresses come before those at relays, and TCP
-/// before QUIC, over which it takes seconds until the death of a peer is noticed.
-pub(super) fn staged(addresses: &[Multiaddr]) -> (Vec<Multiaddr>, Vec<Multiaddr>) {
-    let is_tcp = |address: &&Multiaddr| address.iter().any(|part| matches!(part, Protocol::Tcp(_)));
-    let is_own = |address: &&Multiaddr| !is_relayed(address);
-    let has = |of: &dyn Fn(&&Multiaddr) -> bool| addresses.iter().any(|address| of(&address));
-    let is_first: &dyn Fn(&&Multiaddr) -> bool = if has(&|a| is_own(a) && is_tcp(a)) {
-        &|address| is_own(address) && is_tcp(address)
-    } else if has(&is_own) {
-        &is_own
-    } else {
-        &|_| true
+/// The ways to a peer, in the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    /// Its own addresses, over TCP if it has that.
+    Own,
+    /// Addresses at relays, and over QUIC, where it takes seconds until the death of a peer is noticed.
+    Around,
+    /// What looks like the web.
+    Wss,
+    /// Whatever the site's proxy may lead to.
+    Proxy,
+}
+
+impl Way {
+    /// That of a connection that we have begun.
+    pub(super) fn of(address: &Multiaddr) -> Self {
+        match address {
+            proxied if is_proxied(proxied) => Self::Proxy,
+            relayed if is_relayed(relayed) => Self::Around,
+            wss if Carrier::of(wss) == Carrier::Wss => Self::Wss,
+            _ => Self::Own,
+        }
+    }
+}
+
+/// Addresses that are dialled together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stage {
+    way: Way,
+    pub(super) addresses: Vec<Multiaddr>,
+}
+
+impl Stage {
+    /// How long those before it have.
+    pub(super) fn after(&self, before: &Self) -> Duration {
+        let is_last_resort = |stage: &Self| stage.way >= Way::Wss;
+        if is_last_resort(self) && !is_last_resort(before) { LAST_RESORT_AFTER } else { DIRECT_FIRST_FOR }
+    }
+}
+
+/// What is dialled first, what in the second place, and so on, each with its further ways through the `proxy`. Where the
+/// peer was last reached by the way `last`, all up to that is dialled at once, and what was of use comes first.
+pub(super) fn staged(addresses: &[Multiaddr], proxy: Option<&Proxy>, last: Way) -> VecDeque<Stage> {
+    let is_own_tcp = |a: &Multiaddr| Way::of(a) == Way::Own && Carrier::of(a) == Carrier::Tcp;
+    let has_tcp = addresses.iter().any(is_own_tcp);
+    let way = |a: &Multiaddr| match Way::of(a) {
+        Way::Own if has_tcp && !is_own_tcp(a) => Way::Around,
+        way => way,
     };
-    let (first, rest): (Vec<_>, Vec<_>) = addresses.iter().partition(is_first);
-    (first.into_iter().cloned().collect(), rest.into_iter().cloned().collect())
+    let mut through: Vec<_> = addresses.iter().filter_map(|address| proxy?.through(address)).collect();
+    // A relay is asked in the last place, as it is known to others as well.
+    through.sort_by_key(is_relayed);
+    through.truncate(PROXIED_ADDRESSES_MAX);
+    let mut stages = VecDeque::<Stage>::new();
+    let mut all: Vec<_> = addresses.iter().cloned().map(|a| (way(&a), a)).collect();
+    all.extend(through.into_iter().map(|a| (Way::Proxy, a)));
+    all.sort_by_key(|(way, _)| if *way <= last { (Way::Own, Reverse(*way)) } else { (*way, Reverse(*way)) });
+    for (way, address) in all {
+        let stage = if way <= last { Way::Own } else { way };
+        match stages.back_mut() {
+            Some(back) if back.way == stage => back.addresses.push(address),
+            _ => stages.push_back(Stage { way: stage, addresses: vec![address] }),
+        }
+    }
+    stages
 }
 
 /// Where the TCP connections of this process's network lead that begin at one of its addresses. Empty where the system
@@ -97,9 +154,11 @@ fn is_near(address: &Multiaddr) -> bool {
     }
 }
 
-/// Whether a resolver is needed before it can be dialled.
+/// Whether a resolver is needed before it can be dialled. Those that look like the web keep their names, as certificates
+/// are for names; those through a proxy keep theirs for the proxy.
 pub(super) fn has_name(address: &Multiaddr) -> bool {
-    matches!(address.iter().next(), Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)))
+    let is_name = matches!(address.iter().next(), Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)));
+    is_name && !is_proxied(address) && Carrier::of(address) != Carrier::Wss
 }
 
 /// Names are resolved by the system's resolver, which knows what the site's administrators set up. One name that
@@ -107,6 +166,10 @@ pub(super) fn has_name(address: &Multiaddr) -> bool {
 pub(super) async fn resolve_all(addresses: Vec<Multiaddr>) -> io::Result<Vec<Multiaddr>> {
     let (mut found, mut failed) = (Vec::new(), None);
     for address in addresses {
+        if !has_name(&address) {
+            found.push(address);
+            continue;
+        }
         match resolve(address).await {
             Ok(resolved) => found.extend(resolved),
             Err(error) => failed = Some(error),
@@ -159,6 +222,20 @@ mod tests {
         assert_eq!(told, [short(&first, "tcp/1"), short(&second, "udp/1/quic-v1")].into());
         assert!(told.iter().all(|address| relay_of(address).is_some_and(|relay| relay != me)));
         assert_eq!(bounded(told.into_iter().collect(), &first).len(), 1, "not through ourselves");
+    }
+
+    #[test]
+    fn names_stay_where_others_need_them() {
+        let has = |address: &str| has_name(&address.parse().unwrap());
+        assert!(has("/dns4/relay.example/tcp/443"));
+        assert!(!has("/ip4/192.0.2.1/tcp/443") && !has("/dns4/relay.example/tcp/443/tls/ws"));
+        assert!(!has("/dns/proxy.site/tcp/3128/http/dns4/relay.example/tcp/443"));
+    }
+
+    #[test]
+    fn nobody_else_chooses_a_proxy() {
+        let told = vec!["/ip4/192.0.2.1/tcp/3128/http/ip4/192.0.2.2/tcp/443".parse().unwrap()];
+        assert!(bounded(told, &PeerId::random()).is_empty());
     }
 
     #[tokio::test]

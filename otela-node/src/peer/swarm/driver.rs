@@ -2,12 +2,14 @@
 
 use super::{
     addresses::{announced, has_name, is_relayed, resolve_all},
+    complaints::Complaints,
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
     lookup::Lookup,
     net::{self, Net},
     relay::Guests,
     reservations::Reservations,
+    via::Via,
 };
 use crate::{
     peer::{
@@ -82,8 +84,9 @@ pub(in crate::peer) struct Driver {
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     pub(super) misses: HashMap<ConnectionId, u32>,
     pub(super) bootstraps: Vec<Bootstrap>,
+    pub(super) via: Via,
     pub(super) bootstrap_dials: HashMap<ConnectionId, Target>,
-    pub(super) complained: HashMap<usize, Instant>,
+    pub(super) complaints: Complaints,
     pub(super) listener_complained: Option<Instant>,
     /// Whom to stay connected to, relays aside.
     pub(super) wanted: Vec<Contact>,
@@ -173,11 +176,13 @@ impl Driver {
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
-        let addresses = config.bootstrap.iter().enumerate().filter_map(|(n, bootstrap)| match bootstrap {
+        let bootstraps = config.bootstraps();
+        let addresses = bootstraps.iter().enumerate().filter_map(|(n, bootstrap)| match bootstrap {
             Bootstrap::Address(address) => Some((n, address.clone())),
             Bootstrap::DnsAddr { .. } | Bootstrap::List(_) => None,
         });
-        let mut dialer = Dialer::new(config.bootstrap.len(), addresses, Instant::now());
+        let proxy = config.egress.proxy.clone();
+        let mut dialer = Dialer::new(bootstraps.len(), addresses, Instant::now()).with_proxy(proxy);
         if let Some(state) = &config.state {
             dialer.remember(state.peers(swarm.local_peer_id()), Instant::now());
         }
@@ -192,9 +197,10 @@ impl Driver {
             streams,
             resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
-            bootstraps: config.bootstrap.clone(),
+            bootstraps,
+            via: Via::new(&config.via, config.bootstrap.len()),
             bootstrap_dials: HashMap::new(),
-            complained: HashMap::new(),
+            complaints: Complaints::default(),
             listener_complained: None,
             wanted: Vec::new(),
             relays_wanted: Vec::new(),
@@ -254,7 +260,7 @@ impl Driver {
             }
             Command::Relays(relays) => {
                 self.is_told = true;
-                self.reservations.offer(relays, now);
+                self.reservations.offer(self.via.only(relays), now);
                 self.reserve();
             }
             Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
@@ -297,21 +303,22 @@ impl Driver {
         match opts {
             Ok(opts) => self.dial(target, opts),
             Err(error) => {
-                let name = match target {
-                    Target::Bootstrap(_) => self.dialer.bootstrap(target).map(|(_, address)| address.to_string()),
-                    Target::Peer(peer) => Some(peer.to_string()),
-                    Target::Listed(_) | Target::Remembered(_) | Target::Found(_) => None,
-                };
-                if let Some(address) = name {
-                    tracing::warn!(address, %error, "cannot resolve a peer's name, will try again");
+                let all = self.dialer.refused(target, Instant::now());
+                let error = format!("cannot resolve its name: {error}");
+                match target {
+                    Target::Bootstrap(_) => self.complain(target, error, all),
+                    Target::Peer(peer) if all => tracing::warn!(%peer, error, "cannot dial a peer, will try again"),
+                    Target::Peer(_) | Target::Listed(_) | Target::Remembered(_) | Target::Found(_) => {}
                 }
-                self.dialer.refused(target, Instant::now());
             }
         }
     }
 
     fn dial(&mut self, target: Target, opts: Option<DialOpts>) {
-        let Some(opts) = opts else { return self.dialer.refused(target, Instant::now()) };
+        let Some(opts) = opts else {
+            self.dialer.refused(target, Instant::now());
+            return;
+        };
         let id = opts.connection_id();
         self.dialer.started(target, id);
         if let Target::Bootstrap(_) | Target::Listed(_) = target {

@@ -1,7 +1,7 @@
 //! What the swarm reports, and what the driver makes of it.
 
 use super::{
-    addresses::{is_relayed, tcp_remotes},
+    addresses::{Way, is_relayed, tcp_remotes},
     dialer::{Failed, Target},
     driver::Driver,
     net::NetEvent,
@@ -12,12 +12,14 @@ use crate::{
         defaults::{COMPLAIN_EVERY, PING_MISSES_MAX},
         gossip::Event,
         streams::{Carrier, Path},
-        transport::socket_of,
+        transport::{is_proxied, may_lead_to, socket_of},
     },
     telemetry::chain,
 };
 use libp2p::{
-    Multiaddr, PeerId, dcutr, ping,
+    Multiaddr, PeerId,
+    core::ConnectedPoint,
+    dcutr, ping,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
 use std::{collections::BTreeSet, io};
@@ -29,9 +31,20 @@ impl Driver {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 self.metrics.connections.inc();
-                self.metrics.connections_opened.inc();
-                self.dialer.connected(peer_id, connection_id, endpoint.is_relayed(), Instant::now());
-                self.bootstrap_dials.remove(&connection_id);
+                self.metrics.opened(Carrier::of(used(&endpoint)).name(), through(&endpoint));
+                let way = match &endpoint {
+                    ConnectedPoint::Dialer { address, .. } => Way::of(address),
+                    // It says nothing of our own dials.
+                    ConnectedPoint::Listener { .. } if endpoint.is_relayed() => Way::Around,
+                    ConnectedPoint::Listener { .. } => Way::Own,
+                };
+                self.dialer.connected(peer_id, connection_id, way, Instant::now());
+                if let Some(target) = self.bootstrap_dials.remove(&connection_id)
+                    && let Some((bootstrap, _)) = self.dialer.bootstrap(target)
+                {
+                    self.complaints.reached(bootstrap);
+                    self.via.found(bootstrap, peer_id);
+                }
                 self.search.ended(connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
                 if endpoint.is_listener() && !endpoint.is_relayed() {
@@ -85,9 +98,8 @@ impl Driver {
         let Some((own, true)) = socket_of(address).filter(|_| !is_relayed(address)) else { return };
         let remotes = tcp_remotes(own.ip());
         for connection in self.streams.all() {
-            let remote = socket_of(connection.remote()).map(|(remote, _)| remote);
-            let is_over_tcp = connection.path() == Path::Direct && connection.carrier() == Carrier::Tcp;
-            if is_over_tcp && remote.is_some_and(|remote| remotes.contains(&remote)) {
+            let is_over_tcp = connection.path() == Path::Direct && connection.carrier() != Carrier::Quic;
+            if is_over_tcp && remotes.iter().any(|remote| may_lead_to(connection.remote(), remote)) {
                 tracing::info!(peer = %connection.peer(), own = %own.ip(), "closing a connection from an address that is gone");
                 self.streams.give_up(&connection.peer(), connection.id());
                 self.swarm.close_connection(connection.id());
@@ -97,7 +109,7 @@ impl Driver {
 
     fn on_behaviour(&mut self, event: NetEvent) {
         match event {
-            NetEvent::Ping(event) => self.on_ping(event),
+            NetEvent::Pings(event) => self.on_ping(event),
             NetEvent::Relay(event) => {
                 let swarm = &self.swarm;
                 self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
@@ -148,7 +160,8 @@ impl Driver {
             return self.on_hole_punch_failed(error);
         }
         let quiet = self.dialer.is_quiet(id);
-        let unreachable = match self.dialer.failed(id, Instant::now()) {
+        let outcome = self.dialer.failed(id, Instant::now());
+        let unreachable = match outcome {
             Failed::All(meant) => peer.or(meant),
             Failed::NotAll => None,
             Failed::NotWanted => peer,
@@ -158,36 +171,30 @@ impl Driver {
         }
         self.metrics.dials_failed.inc();
         tracing::debug!(?peer, %error, "dial failed");
-        self.complain(id, error);
+        if let Some(target) = self.bootstrap_dials.remove(&id) {
+            self.complain(target, told(error), matches!(outcome, Failed::All(_)));
+        }
         // Whoever is known from an earlier run or by hearsay only is nobody yet.
         if !quiet
             && let Some(peer) = unreachable
             && !self.swarm.is_connected(&peer)
         {
+            if self.reservations.unreachable(&peer, Instant::now()) {
+                self.want();
+            }
             self.tell(Event::Unreachable(peer)).await;
         }
     }
 
     /// A bootstrap that does not answer is worth a line now and then; other peers come and go.
-    fn complain(&mut self, id: ConnectionId, error: &DialError) {
-        let Some(target) = self.bootstrap_dials.remove(&id) else { return };
+    pub(super) fn complain(&mut self, target: Target, error: String, all: bool) {
         let Some((bootstrap, address)) = self.dialer.bootstrap(target) else { return };
+        let address = address.clone();
         // Of many that are on a list some are always gone.
         if matches!(target, Target::Listed(_)) && !self.dialer.is_deserted() {
             return;
         }
-        let last = self.complained.get(&bootstrap);
-        if last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
-            return;
-        }
-        self.complained.insert(bootstrap, Instant::now());
-        let error = match error {
-            DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
-            DialError::Transport(failures) => {
-                failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
-            }
-            other => other.to_string().replace('\n', " "),
-        };
+        let Some(error) = self.complaints.failed(bootstrap, error, all, Instant::now()) else { return };
         match &self.bootstraps[bootstrap] {
             Bootstrap::Address(_) => tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying"),
             list => tracing::warn!(%list, %address, error, "no bootstrap on a list answers, will go on trying"),
@@ -218,5 +225,33 @@ impl Driver {
     async fn tell(&mut self, event: Event) {
         // It is gone only while the peer stops.
         let _ = self.events.send(event).await;
+    }
+}
+
+/// Why a dial has failed, on one line.
+fn told(error: &DialError) -> String {
+    match error {
+        DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
+        DialError::Transport(failures) => {
+            failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
+        }
+        other => other.to_string().replace('\n', " "),
+    }
+}
+
+/// The address that tells how a connection has come about.
+fn used(endpoint: &ConnectedPoint) -> &Multiaddr {
+    match endpoint {
+        ConnectedPoint::Dialer { address, .. } => address,
+        ConnectedPoint::Listener { local_addr, .. } => local_addr,
+    }
+}
+
+/// What a connection leads through, for the metrics.
+fn through(endpoint: &ConnectedPoint) -> &'static str {
+    match endpoint {
+        relayed if relayed.is_relayed() => "relay",
+        proxied if is_proxied(used(proxied)) => "proxy",
+        _ => "nothing",
     }
 }

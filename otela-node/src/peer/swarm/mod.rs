@@ -1,6 +1,7 @@
 //! The swarm, which owns every connection: whom to dial and when, what we listen on, and which addresses to tell.
 
 mod addresses;
+mod complaints;
 mod crowd;
 mod dialer;
 mod direct;
@@ -9,9 +10,11 @@ mod events;
 mod kademlia;
 mod lookup;
 mod net;
+mod pings;
 mod relay;
 mod reservations;
 mod upkeep;
+mod via;
 
 pub(super) use addresses::relay_of;
 pub(super) use dialer::Contact;

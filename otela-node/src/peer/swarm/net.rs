@@ -1,12 +1,10 @@
 //! What the swarm is made of: transports, behaviours and their limits.
 
-use super::{crowd, kademlia, relay};
+use super::{crowd, kademlia, pings, relay};
 use crate::peer::{
     admission::Admission,
     config::PeerConfig,
-    defaults::{
-        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY, PING_EVERY, PING_WITHIN,
-    },
+    defaults::{CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY},
     metrics::PeerMetrics,
     streams,
     transport::{self, TransportError},
@@ -15,7 +13,7 @@ use libp2p::{
     StreamProtocol, Swarm,
     connection_limits::{self, ConnectionLimits},
     core::upgrade::Version,
-    dcutr, identify, ping,
+    dcutr, identify,
     swarm::{self, NetworkBehaviour, behaviour::toggle::Toggle},
 };
 use otela_proto::payload::Role;
@@ -30,7 +28,7 @@ pub(super) struct Net {
     pub(super) limits: connection_limits::Behaviour,
     pub(super) crowd: crowd::Behaviour,
     pub(super) streams: streams::Behaviour,
-    pub(super) ping: ping::Behaviour,
+    pub(super) pings: pings::Behaviour,
     /// Tells peers how they look from here, which is what they can be dialled at behind a NAT.
     pub(super) identify: identify::Behaviour,
     pub(super) relay: Toggle<libp2p::relay::Behaviour>,
@@ -49,7 +47,8 @@ pub(super) fn swarm(
     let key = config.identity.keypair();
     let me = key.public().to_peer_id();
     let relays = config.roles.contains(&Role::Relay);
-    let (transport, relay_client) = transport::build(key, admission, relays.then(|| metrics.carried.clone()))?;
+    let carried = relays.then(|| metrics.carried.clone());
+    let (transport, relay_client) = transport::build(key, &config.egress, admission, carried)?;
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))
@@ -65,7 +64,7 @@ pub(super) fn swarm(
         limits: connection_limits::Behaviour::new(limits),
         crowd: crowd::Behaviour::new(metrics.connections_denied.clone()),
         streams,
-        ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_EVERY).with_timeout(PING_WITHIN)),
+        pings: pings::Behaviour::new(),
         identify: identify::Behaviour::new(identify),
         relay: relays.then(|| relay::behaviour(me, &config.relay)).into(),
         relay_client,

@@ -46,6 +46,8 @@ pub(super) enum Lost {
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     candidates: BTreeMap<PeerId, Candidate>,
+    /// When another one may next be chosen in the place of one that cannot be reached.
+    instead: Option<(Instant, ExponentialBackoff)>,
 }
 
 impl Reservations {
@@ -110,7 +112,9 @@ impl Reservations {
         let is_news = !matches!(candidate.standing, Standing::Held { .. });
         candidate.standing = Standing::Held { listener };
         (candidate.pauses, candidate.failures) = (pauses(), 0);
-        is_news.then_some(candidate.relay.peer)
+        let peer = candidate.relay.peer;
+        self.instead = None;
+        is_news.then_some(peer)
     }
 
     /// The relay has refused, or relays for us no more.
@@ -132,6 +136,21 @@ impl Reservations {
             self.candidates.remove(&peer);
         }
         Some((peer, lost))
+    }
+
+    /// A relay cannot be reached. Returns whether others come before it from now on: where none can be reached they take
+    /// turns, but more and more slowly.
+    pub(super) fn unreachable(&mut self, relay: &PeerId, now: Instant) -> bool {
+        if self.instead.as_ref().is_some_and(|(next, _)| now < *next) {
+            return false;
+        }
+        let Some(candidate) = self.candidates.get_mut(relay).filter(|candidate| candidate.is_idle()) else {
+            return false;
+        };
+        candidate.failures = candidate.failures.saturating_add(1);
+        let mut pauses = self.instead.take().map_or_else(pauses, |(_, pauses)| pauses);
+        self.instead = Some((now + pauses.next().unwrap_or(RESERVE_AGAIN_MAX), pauses));
+        true
     }
 
     /// Those that were asked and have said nothing for too long: their listeners are to be removed.
@@ -258,6 +277,26 @@ mod tests {
                 reservations.lost(listener, now);
             }
         }
+    }
+
+    #[test]
+    fn one_that_cannot_be_reached_makes_room_for_others() {
+        let now = Instant::now();
+        let (mut reservations, relays) = (Reservations::default(), relays(RESERVATIONS + 1));
+        reservations.offer(relays.clone(), now);
+        assert!(reservations.unreachable(&relays[0].peer, now));
+        let chosen: Vec<_> = reservations.chosen().into_iter().map(|relay| relay.peer).collect();
+        assert_eq!(chosen, relays[1..].iter().map(|relay| relay.peer).collect::<Vec<_>>());
+        let asked = ask(&mut reservations, now);
+        assert!(!reservations.unreachable(&asked[0].0, now + RESERVE_AGAIN_MAX), "it is connected");
+        for (_, listener) in asked {
+            reservations.lost(listener, now);
+        }
+        // Where none is reached they take turns, and slowly.
+        let turns = |seconds: u64| (0..10 * seconds).map(|n| now + std::time::Duration::from_millis(100 * n));
+        let first = |reservations: &Reservations| reservations.chosen()[0].peer;
+        let all = turns(600).filter(|at| reservations.unreachable(&first(&reservations), *at)).count();
+        assert!((15..60).contains(&all), "{all}");
     }
 
     #[test]

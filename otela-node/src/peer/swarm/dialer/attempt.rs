@@ -1,10 +1,15 @@
 //! One target and its dials: when the next is due, which addresses it takes, and who waits for it.
 
-use super::{Waiter, peer_of, staged};
-use crate::peer::defaults::{DIRECT_FIRST_FOR, REDIAL_MAX, REDIAL_MEETING_MAX, REDIAL_MIN};
+use super::{Waiter, peer_of};
+use crate::peer::{
+    defaults::{REDIAL_MAX, REDIAL_MEETING_MAX, REDIAL_MIN},
+    swarm::addresses::{Stage, Way, staged},
+    transport::Proxy,
+};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use libp2p::{Multiaddr, PeerId};
 use otela_proto::id::Epoch;
+use std::collections::VecDeque;
 use tokio::time::Instant;
 
 /// The dials of one target.
@@ -24,14 +29,16 @@ pub(super) struct Attempt {
     pub(super) next: Instant,
     /// Dials taken up, and not yet decided.
     pub(super) under_way: usize,
-    /// What is dialled in the second place, and when.
-    pub(super) rest: Option<(Instant, Vec<Multiaddr>)>,
+    /// What is dialled in the second place and after that...
+    pub(super) rest: VecDeque<Stage>,
+    /// ...and when the first of it is.
+    pub(super) rest_at: Instant,
     /// Since when a connection stands.
     pub(super) connected: Option<Instant>,
     /// Whether that came of our own dial.
     pub(super) dialled: bool,
-    /// Whether it was last reached through a relay: then there is no use in trying without one first.
-    pub(super) relayed: bool,
+    /// How it was last reached: if not at its own addresses, there is no use in trying these alone first.
+    pub(super) last: Way,
     /// Who waits for it; such dials come first.
     pub(super) waiters: Vec<Waiter>,
 }
@@ -48,10 +55,11 @@ impl Attempt {
             failures: 0,
             next: now,
             under_way: 0,
-            rest: None,
+            rest: VecDeque::new(),
+            rest_at: now,
             connected: None,
             dialled: false,
-            relayed: false,
+            last: Way::Own,
             waiters: Vec::new(),
         }
     }
@@ -66,38 +74,34 @@ impl Attempt {
         self.waiters.iter().any(|waiter| !waiter.is_closed())
     }
 
-    /// When it is to be dialled, or dialled in the second place; `None` if it is not.
+    /// When it is to be dialled, or dialled in the next place; `None` if it is not.
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.connected.is_some() || self.addresses.is_empty() {
             return None;
         }
-        match &self.rest {
-            Some((at, _)) => Some(*at),
-            None => (self.under_way == 0).then_some(self.next),
-        }
+        if self.rest.is_empty() { (self.under_way == 0).then_some(self.next) } else { Some(self.rest_at) }
     }
 
     /// The addresses to dial now.
-    pub(super) fn take_up(&mut self, now: Instant) -> Vec<Multiaddr> {
+    pub(super) fn take_up(&mut self, proxy: Option<&Proxy>, now: Instant) -> Vec<Multiaddr> {
         self.under_way += 1;
-        if let Some((_, rest)) = self.rest.take() {
-            return rest;
+        if self.rest.is_empty() {
+            self.rest = staged(&self.addresses, proxy, self.last);
         }
-        if self.relayed {
-            return self.addresses.clone();
+        let Some(stage) = self.rest.pop_front() else { return Vec::new() };
+        if let Some(next) = self.rest.front() {
+            self.rest_at = now + next.after(&stage);
         }
-        let (first, rest) = staged(&self.addresses);
-        self.rest = (!rest.is_empty()).then(|| (now + DIRECT_FIRST_FOR, rest));
-        first
+        stage.addresses
     }
 
-    /// A dial has reached nobody. Returns whether that was the last one; if not, the second place has its turn.
+    /// A dial has reached nobody. Returns whether that was the last one; if not, the next place has its turn.
     pub(super) fn is_decided(&mut self, now: Instant) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
-        if let Some((at, _)) = &mut self.rest {
-            *at = now;
+        if self.under_way == 0 {
+            self.rest_at = now;
         }
-        self.under_way == 0 && self.rest.is_none() && self.connected.is_none()
+        self.under_way == 0 && self.rest.is_empty() && self.connected.is_none()
     }
 
     pub(super) fn tell(&mut self, connected: bool) {

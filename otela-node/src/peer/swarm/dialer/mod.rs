@@ -4,7 +4,7 @@
 
 mod attempt;
 
-use super::addresses::{bounded, staged};
+use super::addresses::{Way, bounded};
 use crate::peer::{
     bootstrap::peer_of,
     defaults::{
@@ -12,6 +12,7 @@ use crate::peer::{
         LISTED_UNTIL, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
     },
     state::Known,
+    transport::Proxy,
 };
 use attempt::{Attempt, pauses};
 use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
@@ -78,6 +79,8 @@ pub(super) struct Dialer {
     dials: HashMap<ConnectionId, Target>,
     /// Whom a connection stands to.
     connected: HashSet<PeerId>,
+    /// A further way to most addresses.
+    proxy: Option<Proxy>,
 }
 
 impl Dialer {
@@ -157,6 +160,11 @@ impl Dialer {
             _ => return None,
         };
         Some((source, self.attempts.get(&target)?.addresses.first()?))
+    }
+
+    /// With a proxy to try after all else.
+    pub(super) fn with_proxy(self, proxy: Option<Proxy>) -> Self {
+        Self { proxy, ..self }
     }
 
     /// Peers of an earlier run are further ways into the mesh: after the configured ones, few at a time, and only as
@@ -249,7 +257,9 @@ impl Dialer {
         let fits =
             |(n, (_, a)): &(usize, (_, &mut Attempt))| *n < if a.is_awaited() { room } else { room_unless_awaited };
         let due = due.into_iter().enumerate().filter(fits);
-        due.map(|(_, (target, attempt))| Due { target: *target, peer: attempt.wanted, addresses: attempt.take_up(now) })
+        let proxy = self.proxy.as_ref();
+        let take_up = |attempt: &mut Attempt| attempt.take_up(proxy, now);
+        due.map(|(_, (target, attempt))| Due { target: *target, peer: attempt.wanted, addresses: take_up(attempt) })
             .collect()
     }
 
@@ -289,8 +299,8 @@ impl Dialer {
         }
     }
 
-    /// A dial could not even begin.
-    pub(super) fn refused(&mut self, target: Target, now: Instant) {
+    /// A dial could not even begin. Returns whether that was all there was to try now.
+    pub(super) fn refused(&mut self, target: Target, now: Instant) -> bool {
         if let Some(attempt) = self.attempts.get_mut(&target)
             && attempt.is_decided(now)
         {
@@ -305,7 +315,9 @@ impl Dialer {
             if given_up {
                 self.attempts.remove(&target);
             }
+            return true;
         }
+        false
     }
 
     /// A dial has reached nobody.
@@ -313,14 +325,14 @@ impl Dialer {
         let Some(target) = self.dials.remove(&id) else { return Failed::NotWanted };
         self.refused(target, now);
         match self.attempts.get(&target) {
-            Some(attempt) if attempt.under_way > 0 || attempt.rest.is_some() => Failed::NotAll,
+            Some(attempt) if attempt.under_way > 0 || !attempt.rest.is_empty() => Failed::NotAll,
             Some(attempt) => Failed::All(attempt.peer),
             None => Failed::NotWanted,
         }
     }
 
-    /// A connection to `peer` stands, perhaps through a relay.
-    pub(super) fn connected(&mut self, peer: PeerId, id: ConnectionId, relayed: bool, now: Instant) {
+    /// A connection to `peer` stands, and this is the way it has come about.
+    pub(super) fn connected(&mut self, peer: PeerId, id: ConnectionId, way: Way, now: Instant) {
         if let Some(target) = self.dials.remove(&id)
             && let Some(attempt) = self.attempts.get_mut(&target)
         {
@@ -333,8 +345,8 @@ impl Dialer {
         self.attempts.remove(&Target::Found(peer));
         for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(peer)) {
             attempt.connected.get_or_insert(now);
-            attempt.rest = None;
-            attempt.relayed = relayed;
+            attempt.rest.clear();
+            attempt.last = way;
             attempt.tell(true);
         }
     }

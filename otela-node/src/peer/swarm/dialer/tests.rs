@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::defaults::{DIRECT_FIRST_FOR, REDIAL_MAX, REDIAL_MEETING_MAX};
+use crate::peer::defaults::{DIRECT_FIRST_FOR, LAST_RESORT_AFTER, REDIAL_MAX, REDIAL_MEETING_MAX};
 
 fn address(port: u16) -> Multiaddr {
     format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
@@ -26,14 +26,14 @@ fn pauses_grow_and_end_with_a_connection() {
     let id = ConnectionId::new_unchecked(99);
     dialer.take_due(at);
     dialer.started(Target::Bootstrap(0), id);
-    dialer.connected(peer, id, false, at);
+    dialer.connected(peer, id, Way::Own, at);
     assert_eq!(dialer.next(), None);
     dialer.lost(&peer, at);
     assert!(dialer.take_due(at).is_empty(), "one that hangs up at once is not hammered");
     let at = dialer.next().unwrap();
     assert_eq!(dialer.take_due(at)[0].peer, None, "whoever is at the address now will do");
     dialer.started(Target::Bootstrap(0), id);
-    dialer.connected(peer, id, false, at);
+    dialer.connected(peer, id, Way::Own, at);
     let at = at + STEADY_AFTER;
     dialer.lost(&peer, at);
     assert_eq!(dialer.take_due(at).len(), 1, "a lost bootstrap is dialled at once");
@@ -90,8 +90,43 @@ fn own_addresses_come_before_those_at_relays_and_those_in_time() {
     refused.failed(ConnectionId::new_unchecked(1), now);
     assert_eq!(refused.next(), Some(now), "nobody is there: no need to wait");
     let mut connected = wants();
-    connected.connected(peer, ConnectionId::new_unchecked(1), false, now);
+    connected.connected(peer, ConnectionId::new_unchecked(1), Way::Own, now);
     assert_eq!(connected.next(), None, "the others are not needed");
+}
+
+#[test]
+fn what_looks_like_the_web_comes_last_and_at_once_where_it_was_of_use() {
+    let (now, peer) = (Instant::now(), PeerId::random());
+    let proxy = Proxy::new("http://proxy.site:3128", "10.0.0.0/8").unwrap();
+    let [tcp, wss, near]: [Multiaddr; 3] =
+        ["/ip4/192.0.2.1/tcp/443", "/dns4/a.example/tcp/443/wss", "/ip4/10.0.0.1/tcp/1"].map(|a| a.parse().unwrap());
+    let through = |address: &Multiaddr| proxy.through(address).unwrap();
+    let addresses = vec![wss.clone(), tcp.clone(), near.clone()];
+    let mut dialer = Dialer::default().with_proxy(Some(proxy.clone()));
+    dialer.want(vec![Contact { addresses, ..contact(peer, 1) }], |_| false, &lowest(), now);
+    let take = |dialer: &mut Dialer, n, at| {
+        let due = dialer.take_due(at);
+        assert_eq!(due.len(), 1);
+        dialer.started(due[0].target, ConnectionId::new_unchecked(n));
+        due[0].addresses.clone()
+    };
+    assert_eq!(take(&mut dialer, 1, now), [tcp.clone(), near.clone()]);
+    let at = now + LAST_RESORT_AFTER;
+    assert_eq!(dialer.next(), Some(at));
+    assert_eq!(take(&mut dialer, 2, at), std::slice::from_ref(&wss));
+    assert_eq!(dialer.next(), Some(at + DIRECT_FIRST_FOR));
+    assert_eq!(dialer.failed(ConnectionId::new_unchecked(2), at), Failed::NotAll);
+    assert_eq!(dialer.next(), Some(at + DIRECT_FIRST_FOR), "the first one is still under way");
+    dialer.failed(ConnectionId::new_unchecked(1), at);
+    assert_eq!(dialer.next(), Some(at), "nothing is");
+    assert_eq!(take(&mut dialer, 3, at), [through(&wss), through(&tcp)], "10.0.0.1 needs no proxy");
+    dialer.connected(peer, ConnectionId::new_unchecked(3), Way::Proxy, at);
+    let later = at + STEADY_AFTER;
+    dialer.lost(&peer, later);
+    let all = [through(&wss), through(&tcp), wss, tcp, near];
+    assert_eq!(take(&mut dialer, 4, later), all);
+    assert_eq!(dialer.next(), None, "that was everything");
+    assert_eq!(dialer.failed(ConnectionId::new_unchecked(4), later), Failed::All(Some(peer)));
 }
 
 #[test]
@@ -120,7 +155,7 @@ fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
     let (peer, mut dialer) = (PeerId::random(), Dialer::default());
     dialer.want(vec![contact(peer, 1)], |_| false, &lowest(), now);
     for n in 0..20 {
-        dialer.connected(peer, ConnectionId::new_unchecked(n), false, now);
+        dialer.connected(peer, ConnectionId::new_unchecked(n), Way::Own, now);
         dialer.lost(&peer, now);
     }
     assert_eq!(dialer.take_due(now).len(), 1, "at once, as if nothing had been");
@@ -191,11 +226,11 @@ fn remembered_peers_are_tried_gently() {
     dialer.failed(ids[0], now);
     assert_eq!(dialer.next(), Some(now), "one that failed makes room");
     for n in 0..REMEMBERED_UNTIL {
-        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(100 + n), false, now);
+        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(100 + n), Way::Own, now);
     }
     assert_eq!((dialer.take_due(now), dialer.next()), (vec![], None), "the mesh has been found");
     let found = due[1].peer.unwrap();
-    dialer.connected(found, ids[1], false, now);
+    dialer.connected(found, ids[1], Way::Own, now);
     dialer.lost(&found, now);
     assert!(!dialer.attempts.contains_key(&Target::Remembered(found)), "the registry's matter from now on");
 }
@@ -216,7 +251,7 @@ fn remembered_peers_that_are_gone_are_given_up_once_anybody_is_there() {
         fail(&mut dialer, n);
     }
     let at = dialer.next().unwrap();
-    dialer.connected(PeerId::random(), ConnectionId::new_unchecked(1_000), false, at);
+    dialer.connected(PeerId::random(), ConnectionId::new_unchecked(1_000), Way::Own, at);
     fail(&mut dialer, 999);
     assert_eq!(dialer.next(), None);
 }
@@ -242,7 +277,7 @@ fn a_list_is_dialled_until_enough_of_it_answers() {
         assert_eq!(dialer.bootstrap(due.target).map(|(source, _)| source), Some(0));
     }
     for (n, due) in due.iter().enumerate().take(LISTED_UNTIL) {
-        dialer.connected(due.peer.unwrap(), ConnectionId::new_unchecked(n), false, now);
+        dialer.connected(due.peer.unwrap(), ConnectionId::new_unchecked(n), Way::Own, now);
         assert!(!dialer.is_deserted());
     }
     for n in LISTED_UNTIL..LISTED_DIALS_MAX {
@@ -284,7 +319,7 @@ fn found_peers_are_tried_a_few_times_whoever_is_connected() {
     let [me, found] = [0; 2].map(|_| PeerId::random());
     let mut dialer = Dialer::new(1, [], at_time);
     for n in 0..REMEMBERED_UNTIL {
-        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(n), false, at_time);
+        dialer.connected(PeerId::random(), ConnectionId::new_unchecked(n), Way::Own, at_time);
     }
     assert!(dialer.found(found, vec![address(1)], &me, at_time));
     assert!(!dialer.found(found, vec![address(2)], &me, at_time), "once is enough");
@@ -304,6 +339,6 @@ fn found_peers_are_tried_a_few_times_whoever_is_connected() {
     }
     assert_eq!(dialer.attempts.len(), FOUND_MAX);
     assert_eq!(dialer.take_due(at_time).len(), FOUND_DIALS_MAX);
-    dialer.connected(found, ConnectionId::new_unchecked(999), false, at_time);
+    dialer.connected(found, ConnectionId::new_unchecked(999), Way::Own, at_time);
     assert!(!dialer.attempts.contains_key(&Target::Found(found)), "the registry's matter from now on");
 }
