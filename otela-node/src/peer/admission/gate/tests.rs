@@ -21,7 +21,7 @@ use otela_proto::{
 };
 use std::{sync::LazyLock, time::Duration};
 
-const TRANSPORTS: [&str; 2] = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"];
+const TRANSPORTS: [&str; 3] = ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0/ws"];
 
 static MAINTAINER: LazyLock<Keypair> = LazyLock::new(Keypair::generate_ed25519);
 
