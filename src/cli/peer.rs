@@ -3,7 +3,7 @@
 use super::parse::address;
 use crate::exit::CommandError;
 use multiaddr::Multiaddr;
-use otela_node::peer::{Identity, Patience, PeerConfig, State};
+use otela_node::peer::{Choice, Identity, Patience, PeerConfig, State};
 use otela_proto::{id::MeshName, payload::Role};
 use std::{path::PathBuf, time::Duration};
 
@@ -24,6 +24,11 @@ pub(crate) struct PeerArgs {
     /// Address under which others reach this peer, if it differs from the ones it listens on.
     #[arg(long = "external", env = "OTELA_PEER_EXTERNAL", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     external: Vec<Multiaddr>,
+    /// Of the addresses that it listens on, tell others only those of this interface or subnet; with ! before it, all but
+    /// those. Several times, or separated by commas: hsn0,10.0.0.0/8. Loopback, link-local addresses and bridges of
+    /// containers are left out anyway, unless there are no others or the interface is named.
+    #[arg(long, env = "OTELA_PEER_ANNOUNCE", value_name = "INTERFACE|SUBNET", value_delimiter = ',')]
+    announce: Vec<Choice>,
     /// File with this peer's key, made if it is not there. Without it the key lasts as long as the process.
     #[arg(long, env = "OTELA_PEER_KEY", value_name = "FILE")]
     key: Option<PathBuf>,
@@ -65,6 +70,7 @@ impl PeerArgs {
         Ok(PeerConfig {
             listen,
             external: self.external,
+            announce: self.announce.into_iter().collect(),
             bootstrap: self.bootstrap,
             state,
             site: self.site,

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 /// Names shown in one cell; how many more there are is told.
 const NAMES_MAX: usize = 3;
+/// Connections whose addresses are shown; `--json` has all.
+const CONNECTIONS_MAX: usize = 8;
 
 pub(super) fn nodes(nodes: &Value) -> String {
     let mut table = headed(["NODE", "SAYS", "BELIEVED", "ROLES", "GPUS", "MODELS", "HOST"]);
@@ -87,14 +89,23 @@ pub(super) fn status(status: &Value) -> String {
     let models = &status["models"];
     row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
     row("reachable", reach(&status["reach"]));
+    for address in elements(&status["addresses"]) {
+        row("announced", whole(address));
+    }
+    for left in elements(&status["reach"]["left_out"]) {
+        row("left out", left_out(left));
+    }
     row("connections", connections(&status["connections"]));
+    for connection in elements(&status["connections"]).take(CONNECTIONS_MAX) {
+        row("connected", format!("{} {}", whole(&connection["path"]), whole(&connection["address"])));
+    }
     for refused in elements(&status["refused"]) {
         let count = number(&refused["count"]);
         row("refused", format!("{count} {}: {}", text(&refused["what"]), text(&refused["reason"])));
     }
     for warning in elements(&status["warnings"]) {
         // A sentence is not to be cut.
-        row("warning", super::plain::text(warning["message"].as_str().unwrap_or_default()));
+        row("warning", whole(&warning["message"]));
     }
     lines(&table)
 }
@@ -111,6 +122,12 @@ fn reach(reach: &Value) -> String {
         (true, true) => "perhaps: the mesh has no relay".to_owned(),
         (false, _) => "not yet".to_owned(),
     }
+}
+
+/// An address that is not announced, whose it is, and why.
+fn left_out(left: &Value) -> String {
+    let interface = left["interface"].as_str().map_or_else(String::new, |name| format!(" of {}", cell(name)));
+    format!("{}{interface}: {}", whole(&left["address"]), text(&left["reason"]))
 }
 
 fn connections(connections: &Value) -> String {
@@ -146,6 +163,11 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
 
 fn text(value: &Value) -> String {
     cell(value.as_str().unwrap_or_default())
+}
+
+/// As [`text`], however long: an address that is cut is none.
+fn whole(value: &Value) -> String {
+    super::plain::text(value.as_str().unwrap_or_default())
 }
 
 fn number(value: &Value) -> String {

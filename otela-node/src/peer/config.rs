@@ -1,6 +1,6 @@
 //! What a peer is told at its start.
 
-use super::{identity::Identity, state::State};
+use super::{choice::AddressChoice, identity::Identity, state::State};
 use multiaddr::Multiaddr;
 use otela_proto::{id::MeshName, payload::Role};
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub struct PeerConfig {
     pub listen: Vec<Multiaddr>,
     /// Addresses under which others reach this peer, when they differ from the ones it listens on.
     pub external: Vec<Multiaddr>,
+    /// Which of the addresses that it listens on others are told.
+    pub announce: AddressChoice,
     /// Peers to join the mesh through. Tried for ever; start-up does not wait for them.
     pub bootstrap: Vec<Multiaddr>,
     /// Where epoch and peers are remembered across restarts, if anywhere.
@@ -94,6 +96,7 @@ impl PeerConfig {
             roles,
             listen: Vec::new(),
             external: Vec::new(),
+            announce: AddressChoice::default(),
             bootstrap: Vec::new(),
             state: None,
             relay: RelayLimits::default(),

@@ -5,6 +5,7 @@
 //! beyond that (serve an engine, take clients' requests, schedule) is built on the handle from outside; this
 //! module knows of none of it.
 
+mod choice;
 mod config;
 mod defaults;
 mod farewell;
@@ -23,12 +24,13 @@ pub mod tunnel;
 mod wanted;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
+pub use choice::{AddressChoice, Choice, ChoiceError, Interfaces, Reason};
 pub use config::{Patience, PeerConfig, RelayLimits};
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
-pub use swarm::{ListenError, Reach};
+pub use swarm::{LeftOut, ListenError, Reach};
 pub use transport::TransportError;
 
 use crate::{tasks::Tasks, telemetry::Metrics};
@@ -380,8 +382,13 @@ impl Peer {
 
     /// Waits until the operating system has given us our addresses.
     async fn listening(&self) {
-        let mut addresses = self.inner.addresses.clone();
-        let given = addresses.wait_for(|addresses| !addresses.is_empty());
+        let (mut addresses, mut reach) = (self.inner.addresses.clone(), self.inner.reach.clone());
+        let given = async {
+            tokio::select! {
+                _ = addresses.wait_for(|addresses| !addresses.is_empty()) => {}
+                _ = reach.wait_for(|reach| !reach.left_out.is_empty()) => {}
+            }
+        };
         if tokio::time::timeout(Duration::from_secs(2), given).await.is_err() {
             tracing::warn!("no address to listen on yet: is there a network interface?");
         }

@@ -1,5 +1,6 @@
 //! Peers behind NATs, in namespaces: relayed at first, direct where the NATs allow it.
 
+mod addresses;
 mod lab;
 
 use crate::support::{Otela, SOON, eventually, get, post, post_bytes, raw, read_to_end, sum_metric, try_post};

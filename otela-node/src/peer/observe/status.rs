@@ -18,6 +18,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined(), &refusals);
+    warnings.extend(choice_warning(&reach));
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
     json!({
@@ -35,6 +36,11 @@ pub(super) fn status(observed: &Observed) -> Value {
             "dialled": reach.is_dialled,
             "relays": reach.relays.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "relays_known": reach.relays_known,
+            "left_out": reach.left_out.iter().map(|left| json!({
+                "address": left.address.to_string(),
+                "interface": left.interface,
+                "reason": left.reason.text(),
+            })).collect::<Vec<_>>(),
         },
         "addresses": peer.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nodes": nodes(&view),
@@ -88,7 +94,12 @@ fn connections(peer: &Peer) -> Vec<Value> {
             Path::Relayed => "relayed",
         };
         let rtt_ms = connection.rtt().map(|rtt| rtt.as_secs_f64() * 1e3);
-        json!({"peer": connection.peer().to_string(), "path": path, "rtt_ms": rtt_ms})
+        json!({
+            "peer": connection.peer().to_string(),
+            "path": path,
+            "address": connection.remote().to_string(),
+            "rtt_ms": rtt_ms,
+        })
     })
     .collect()
 }
@@ -117,6 +128,16 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
         warnings.push(("strangers", message));
     }
     warnings
+}
+
+/// An interface that is not there is no error; but it may be a slip.
+fn choice_warning(reach: &Reach) -> Option<(&'static str, String)> {
+    (!reach.unmatched.is_empty()).then(|| {
+        let names = reach.unmatched.join(", ");
+        let message =
+            format!("--announce names what this machine does not have now: {names}. `ip address` shows what it has.");
+        ("announce_unmatched", message)
+    })
 }
 
 fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, String)> {
@@ -166,6 +187,13 @@ mod tests {
         assert!(Reach { relays_known: Some(0), ..Reach::default() }.is_reachable(), "nothing better can be had");
         assert!(Reach { is_dialled: true, ..reach.clone() }.is_reachable());
         assert!(Reach { relays: vec![PeerId::random()], ..reach }.is_reachable());
+    }
+
+    #[test]
+    fn p53_a_choice_that_matches_nothing_is_warned_of() {
+        assert!(choice_warning(&Reach::default()).is_none());
+        let reach = Reach { unmatched: vec!["hsn0".into(), "!10.0.0.0/8".into()], ..Reach::default() };
+        assert!(choice_warning(&reach).is_some_and(|(_, line)| line.contains("hsn0, !10.0.0.0/8")));
     }
 
     #[test]

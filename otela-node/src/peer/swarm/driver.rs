@@ -1,7 +1,7 @@
 //! The one loop that owns the swarm: it dials, listens, watches connections, and tells the gossip task.
 
 use super::{
-    addresses::{announced, has_name, is_relayed, resolve_all},
+    addresses::{LeftOut, announced, has_name, is_relayed, resolve_all},
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
     net::{self, Net},
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     peer::{
         StartError,
+        choice::{AddressChoice, Interfaces},
         config::PeerConfig,
         defaults::DIALS_MAX,
         gossip::Event,
@@ -73,6 +74,11 @@ pub(in crate::peer) struct Driver {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) published: Published,
     external: Vec<Multiaddr>,
+    choice: AddressChoice,
+    /// What is listened on and not told.
+    pub(super) left_out: Vec<LeftOut>,
+    /// What was chosen and matches nothing of this machine.
+    pub(super) unmatched: Vec<String>,
     pub(super) streams: Streams,
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     pub(super) misses: HashMap<ConnectionId, u32>,
@@ -122,6 +128,10 @@ pub struct Reach {
     pub relays: Vec<PeerId>,
     /// How many relays of the mesh could, once the mesh has told.
     pub relays_known: Option<usize>,
+    /// Addresses that this peer listens on and does not tell others.
+    pub left_out: Vec<LeftOut>,
+    /// What `--announce` names and this machine does not have.
+    pub unmatched: Vec<String>,
 }
 
 impl Reach {
@@ -157,6 +167,9 @@ impl Driver {
             events: channels.events,
             published: channels.published,
             external: config.external.clone(),
+            choice: config.announce.clone(),
+            left_out: Vec::new(),
+            unmatched: Vec::new(),
             streams,
             resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
@@ -275,7 +288,11 @@ impl Driver {
     }
 
     pub(super) fn publish_addresses(&mut self) {
-        let addresses = announced(self.swarm.listeners(), &self.external);
+        let interfaces = Interfaces::now();
+        let (addresses, left_out) = announced(self.swarm.listeners(), &self.external, &self.choice, &interfaces);
+        self.left_out = left_out;
+        self.complain_of_choice(&interfaces);
+        self.publish_reach();
         if self.swarm.behaviour().relay.is_enabled() {
             self.tell_guests(&addresses);
         }
@@ -284,6 +301,16 @@ impl Driver {
             *old = addresses;
             changed
         });
+    }
+
+    /// Interfaces come and go, so that one which is not there is no error; but it may be a slip.
+    fn complain_of_choice(&mut self, interfaces: &Interfaces) {
+        let unmatched = self.choice.unmatched(interfaces);
+        for choice in unmatched.iter().filter(|choice| !self.unmatched.contains(choice)) {
+            let there = interfaces.names().join(", ");
+            tracing::warn!(%choice, there, "--announce names what this machine does not have now");
+        }
+        self.unmatched = unmatched;
     }
 
     /// A relay tells those it relays for where it is, and does not relay before it knows that.

@@ -11,6 +11,7 @@ mod relay;
 mod reservations;
 mod upkeep;
 
+pub use addresses::LeftOut;
 pub(super) use addresses::relay_of;
 pub(super) use dialer::Contact;
 pub(super) use driver::{Channels, Command, Driver, Published};

@@ -101,7 +101,8 @@ impl Driver {
         let relays = self.reservations.holding();
         self.metrics.reservations.set(i64::try_from(relays.len()).unwrap_or(i64::MAX));
         let relays_known = self.is_told.then(|| self.reservations.len());
-        let reach = Reach { is_dialled: self.is_dialled, relays, relays_known };
+        let (left_out, unmatched) = (self.left_out.clone(), self.unmatched.clone());
+        let reach = Reach { is_dialled: self.is_dialled, relays, relays_known, left_out, unmatched };
         self.published.reach.send_if_modified(|old| {
             let changed = *old != reach;
             *old = reach;

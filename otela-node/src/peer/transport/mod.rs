@@ -3,6 +3,8 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
+mod proven;
+
 use super::defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX};
 use futures::future::Either;
 use libp2p::{
@@ -53,6 +55,7 @@ pub(super) fn build(
         .map(|either, _| match either {
             Either::Left(Either::Left(out) | Either::Right(out)) | Either::Right(out) => out,
         })
+        .and_then(|connected, endpoint| proven::by_address(connected, &endpoint))
         .boxed();
     Ok((transport, client))
 }
