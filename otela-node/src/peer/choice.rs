@@ -143,8 +143,22 @@ impl AddressChoice {
         if !chooses && is_near(ip) { Verdict::Spare } else { Verdict::Told }
     }
 
+    /// Each address of this machine with its interface, and why it would not be told to others, if so.
+    #[must_use]
+    pub fn explain(&self, interfaces: &Interfaces) -> Vec<(String, IpAddr, Option<Reason>)> {
+        let verdict = |ip| self.verdict(ip, &interfaces.of(ip));
+        let is_told = interfaces.iter().any(|(_, ip)| verdict(ip) == Verdict::Told);
+        let reason = |ip| match verdict(ip) {
+            Verdict::Told => None,
+            Verdict::Spare => is_told.then_some(Reason::Near),
+            Verdict::LeftOut(reason) => Some(reason),
+        };
+        interfaces.iter().map(|(name, ip)| (name.to_owned(), ip, reason(ip))).collect()
+    }
+
     /// What was chosen or excluded and matches nothing of this machine.
-    pub(super) fn unmatched(&self, interfaces: &Interfaces) -> Vec<String> {
+    #[must_use]
+    pub fn unmatched(&self, interfaces: &Interfaces) -> Vec<String> {
         let nothing = |choice: &&Choice| !interfaces.0.iter().any(|(name, ip)| choice.matches(*ip, &[name]));
         self.0.iter().filter(nothing).map(Choice::to_string).collect()
     }
@@ -183,6 +197,13 @@ impl Interfaces {
         // A second address may have a label of its own, as `eth0:1`.
         let name = |name: &str| name.split(':').next().unwrap_or_default().to_owned();
         Self(found.iter().map(|interface| (name(&interface.name), interface.ip())).collect())
+    }
+
+    /// Those of their addresses for which this holds.
+    #[must_use]
+    pub fn only(mut self, holds: impl Fn(IpAddr) -> bool) -> Self {
+        self.0.retain(|(_, ip)| holds(*ip));
+        self
     }
 
     /// The names of those that have this address.

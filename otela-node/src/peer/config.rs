@@ -63,6 +63,10 @@ pub struct PeerConfig {
     pub identity: Identity,
     /// What the peer does.
     pub roles: Vec<Role>,
+    /// Whether it only looks: nobody is told that it exists, and it connects to nobody but bootstraps and relays.
+    pub observes: bool,
+    /// Whether relays are asked to relay for it.
+    pub reserves: bool,
     /// Addresses to listen on. One that cannot be had is an error.
     pub listen: Vec<Multiaddr>,
     /// Addresses under which others reach this peer, when they differ from the ones it listens on.
@@ -94,6 +98,8 @@ impl PeerConfig {
             identity,
             serves_http: roles.contains(&Role::Node),
             roles,
+            observes: false,
+            reserves: true,
             listen: Vec::new(),
             external: Vec::new(),
             announce: AddressChoice::default(),

@@ -16,6 +16,7 @@ mod identity;
 mod link;
 mod metrics;
 pub mod observe;
+pub mod probe;
 mod state;
 mod streams;
 mod swarm;
@@ -30,8 +31,8 @@ pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
-pub use swarm::{LeftOut, ListenError, Reach};
-pub use transport::TransportError;
+pub use swarm::{LeftOut, ListenError, Observed, Reach};
+pub use transport::{TransportError, check_free};
 
 use crate::{tasks::Tasks, telemetry::Metrics};
 use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, SERVED_EVERY};
@@ -41,7 +42,7 @@ use otela_proto::{
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
-    wire::{gossip_protocol, http_protocol},
+    wire::{gossip_protocol, http_protocol, probe_protocol},
 };
 use state::Keeper;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -82,6 +83,7 @@ struct Inner {
     mesh: MeshName,
     streams: Streams,
     tunnel: tunnel::Tunnel,
+    probe: StreamProtocol,
     published: gossip::Published,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
     reach: watch::Receiver<Reach>,
@@ -145,13 +147,16 @@ impl Peer {
         }
         let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
-        tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
+        let answerer = probe::Answerer::new(streams.clone(), commands.clone(), counters.clone());
+        let takers = Takers { gossip: reader, probe: answerer, http };
+        tasks.spawn(dispatch(inbound, protocols.clone(), takers, tasks.clone()));
         let tunnel = tunnel::Tunnel::new(protocols.http, tasks.clone());
         let inner = Inner {
             id,
             mesh: config.mesh,
             streams,
             tunnel,
+            probe: protocols.probe,
             published,
             addresses,
             reach,
@@ -230,6 +235,19 @@ impl Peer {
     #[must_use]
     pub fn skew_ms(&self) -> Option<i64> {
         *self.inner.published.skew_ms.borrow()
+    }
+
+    /// The same, as soon as it was measured.
+    pub async fn skew_measured(&self) -> i64 {
+        let mut measured = self.inner.published.skew_ms.subscribe();
+        // The sender lives in this handle, so the wait ends in no other way.
+        measured.wait_for(Option::is_some).await.ok().and_then(|skew| *skew).unwrap_or_default()
+    }
+
+    /// How others can reach this peer, as it changes.
+    #[must_use]
+    pub fn reach_changes(&self) -> watch::Receiver<Reach> {
+        self.inner.reach.clone()
     }
 
     /// The addresses that this peer announces, each ending in its id.
@@ -399,33 +417,38 @@ impl Peer {
 #[derive(Debug, Clone)]
 struct Protocols {
     gossip: StreamProtocol,
+    probe: StreamProtocol,
     http: StreamProtocol,
 }
 
 impl Protocols {
     fn of(mesh: &MeshName) -> Self {
         let protocol = |name| StreamProtocol::try_from_owned(name).expect("a protocol name starts with a slash");
-        Self { gossip: protocol(gossip_protocol(mesh)), http: protocol(http_protocol(mesh)) }
+        let of = |name: fn(&MeshName) -> String| protocol(name(mesh));
+        Self { gossip: of(gossip_protocol), probe: of(probe_protocol), http: of(http_protocol) }
     }
 
     fn offered(&self, http: bool) -> Vec<StreamProtocol> {
         let http = http.then(|| self.http.clone());
-        std::iter::once(self.gossip.clone()).chain(http).collect()
+        [self.gossip.clone(), self.probe.clone()].into_iter().chain(http).collect()
     }
 }
 
-/// Hands inbound substreams to whom they are for.
-async fn dispatch(
-    mut inbound: mpsc::Receiver<Inbound>,
-    protocols: Protocols,
-    reader: link::Reader,
+/// Who takes up inbound substreams.
+struct Takers {
+    gossip: link::Reader,
+    probe: probe::Answerer,
     http: mpsc::Sender<Inbound>,
-    tasks: Tasks,
-) {
+}
+
+/// Hands inbound substreams to whom they are for.
+async fn dispatch(mut inbound: mpsc::Receiver<Inbound>, protocols: Protocols, takers: Takers, tasks: Tasks) {
     while let Some(stream) = inbound.recv().await {
         if stream.protocol == protocols.gossip {
-            tasks.spawn(reader.clone().read(stream.peer, stream.stream));
-        } else if http.try_send(stream).is_err() {
+            tasks.spawn(takers.gossip.clone().read(stream.peer, stream.stream));
+        } else if stream.protocol == protocols.probe {
+            tasks.spawn(takers.probe.clone().answer(stream.peer, stream.stream));
+        } else if takers.http.try_send(stream).is_err() {
             // Dropping resets the substream: the caller tries another node.
             tracing::warn!("request stream refused: the agent does not keep up");
         }

@@ -1,6 +1,7 @@
 //! Real peers over loopback.
 
 mod hostile;
+mod probing;
 
 use super::*;
 use bytes::Bytes;

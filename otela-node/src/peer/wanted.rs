@@ -20,6 +20,8 @@ use sha2::{Digest, Sha256};
 pub(super) struct Wanted {
     me: PeerId,
     roles: Vec<Role>,
+    /// Whether we only look, so that nobody has to be met.
+    observes: bool,
     /// Whether others may have to reach us through relays.
     needs_relays: bool,
     peers: Vec<Contact>,
@@ -28,8 +30,15 @@ pub(super) struct Wanted {
 
 impl Wanted {
     pub(super) fn new(config: &PeerConfig, me: PeerId) -> Self {
-        let needs_relays = config.external.is_empty() && !config.roles.contains(&Role::Relay);
-        Self { me, roles: config.roles.clone(), needs_relays, peers: Vec::new(), relays: None }
+        let needs_relays = config.reserves && config.external.is_empty() && !config.roles.contains(&Role::Relay);
+        Self {
+            me,
+            roles: config.roles.clone(),
+            observes: config.observes,
+            needs_relays,
+            peers: Vec::new(),
+            relays: None,
+        }
     }
 
     /// Tells the driver what has changed. `command` says whether it was taken; what was not is told again the next
@@ -42,7 +51,7 @@ impl Wanted {
             .collect();
         // Whom we cannot reach is dialled all the same, as long as it is not agreed that it is gone.
         let is_wanted = |peer: &PeerId, node: &Node| {
-            neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive
+            !self.observes && (neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive)
         };
         let peers: Vec<_> =
             known.iter().filter(|(peer, node)| is_wanted(peer, node)).map(|(_, node)| contact(node)).collect();

@@ -2,6 +2,7 @@
 
 use super::{
     addresses::{LeftOut, announced, has_name, is_relayed, resolve_all},
+    asked::{Asked, OneDial, Reached},
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
     net::{self, Net},
@@ -59,6 +60,10 @@ pub(in crate::peer) enum Command {
     Dial(PeerId, Vec<Multiaddr>, Waiter),
     /// Dial this one now; events tell what becomes of it.
     Reach(PeerId, Vec<Multiaddr>),
+    /// Dial this one address now, and say what came of it.
+    DialAt(OneDial, Reached),
+    /// Close one connection.
+    Close(PeerId, ConnectionId),
     /// Close every connection to this one.
     Disconnect(PeerId),
 }
@@ -92,6 +97,9 @@ pub(in crate::peer) struct Driver {
     pub(super) is_dialled: bool,
     pub(super) is_told: bool,
     pub(super) search: Search,
+    pub(super) asked: Asked,
+    /// How others see this peer, the latest last.
+    pub(super) observed: Vec<Observed>,
     pub(super) guests: Guests,
     pub(super) tidy_at: Option<Instant>,
     pub(super) metrics: PeerMetrics,
@@ -132,6 +140,17 @@ pub struct Reach {
     pub left_out: Vec<LeftOut>,
     /// What `--announce` names and this machine does not have.
     pub unmatched: Vec<String>,
+    /// As what others see this peer: of each the latest word for each transport, and of many the latest ones.
+    pub observed: Vec<Observed>,
+}
+
+/// As what another peer sees this one, on a connection that this one has dialled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Who sees it.
+    pub by: PeerId,
+    /// The address as which it is seen.
+    pub address: Multiaddr,
 }
 
 impl Reach {
@@ -182,6 +201,8 @@ impl Driver {
             is_dialled: !config.external.is_empty() || config.roles.contains(&Role::Relay),
             is_told: false,
             search: Search::default(),
+            asked: Asked::default(),
+            observed: Vec::new(),
             guests: Guests::default(),
             tidy_at: None,
             metrics,
@@ -223,6 +244,11 @@ impl Driver {
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
             Command::Reach(peer, _) if self.swarm.is_connected(&peer) => {}
             Command::Reach(peer, addresses) => self.dialer.hurry(peer, addresses, None, now),
+            Command::DialAt(dial, reached) => self.dial_at(dial, reached),
+            Command::Close(peer, id) => {
+                self.streams.give_up(&peer, id);
+                self.swarm.close_connection(id);
+            }
             Command::Disconnect(peer) => {
                 for connection in self.streams.all().iter().filter(|connection| connection.peer() == peer) {
                     self.streams.give_up(&peer, connection.id());

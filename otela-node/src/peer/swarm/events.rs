@@ -5,6 +5,7 @@ use super::{
     dialer::Failed,
     driver::Driver,
     net::NetEvent,
+    why::words,
 };
 use crate::{
     peer::{
@@ -16,7 +17,7 @@ use crate::{
     telemetry::chain,
 };
 use libp2p::{
-    Multiaddr, PeerId, dcutr, ping,
+    Multiaddr, PeerId, dcutr, identify, ping,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
 use std::{collections::BTreeSet, io};
@@ -32,6 +33,7 @@ impl Driver {
                 self.dialer.connected(peer_id, connection_id, endpoint.is_relayed(), Instant::now());
                 self.bootstrap_dials.remove(&connection_id);
                 self.search.ended(connection_id);
+                self.asked.connected(connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
                 if endpoint.is_listener() && !endpoint.is_relayed() {
                     self.on_dialled();
@@ -100,6 +102,9 @@ impl Driver {
                 self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
             }
             NetEvent::Dcutr(event) => self.on_hole_punch(&event),
+            NetEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
+                self.on_observed(peer_id, connection_id, info.observed_addr);
+            }
             _ => {}
         }
     }
@@ -137,6 +142,9 @@ impl Driver {
     }
 
     async fn on_dial_failed(&mut self, id: ConnectionId, error: &DialError, peer: Option<PeerId>) {
+        if self.asked.failed(id, error) {
+            return;
+        }
         if self.search.ended(id) {
             return tracing::debug!(?peer, %error, "no direct way by its own addresses");
         }
@@ -173,14 +181,7 @@ impl Driver {
         }
         self.complained.insert(bootstrap, Instant::now());
         let address = &self.bootstraps[bootstrap];
-        let error = match error {
-            DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
-            DialError::Transport(failures) => {
-                failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
-            }
-            other => other.to_string().replace('\n', " "),
-        };
-        tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying");
+        tracing::warn!(%address, error = words(error), "a bootstrap does not answer, will go on trying");
     }
 
     fn on_ping(&mut self, event: ping::Event) {

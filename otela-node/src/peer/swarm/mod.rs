@@ -1,6 +1,7 @@
 //! The swarm, which owns every connection: whom to dial and when, what we listen on, and which addresses to tell.
 
 mod addresses;
+mod asked;
 mod crowd;
 mod dialer;
 mod direct;
@@ -10,9 +11,11 @@ mod net;
 mod relay;
 mod reservations;
 mod upkeep;
+mod why;
 
 pub use addresses::LeftOut;
-pub(super) use addresses::relay_of;
+pub(super) use addresses::{is_relayed, relay_of, resolve_all};
+pub(super) use asked::OneDial;
 pub(super) use dialer::Contact;
 pub(super) use driver::{Channels, Command, Driver, Published};
-pub use driver::{ListenError, Reach};
+pub use driver::{ListenError, Observed, Reach};

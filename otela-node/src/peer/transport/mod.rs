@@ -62,7 +62,10 @@ pub(super) fn build(
 
 /// libp2p listens with `SO_REUSEPORT`, so two processes of one user can bind the same port and the kernel deals
 /// connections out at random. A bind without that option tells whether the port is free.
-pub(super) fn check_free(address: &Multiaddr) -> io::Result<()> {
+///
+/// # Errors
+/// As the system gives them.
+pub fn check_free(address: &Multiaddr) -> io::Result<()> {
     match socket_of(address) {
         Some((socket, true)) if socket.port() != 0 => TcpListener::bind(socket).map(drop),
         Some((socket, false)) if socket.port() != 0 => UdpSocket::bind(socket).map(drop),
