@@ -1,6 +1,6 @@
 //! What can go wrong in a command, told on one line, and the exit codes. The table is in docs/cli.md.
 
-use crate::{cli::NotOpen, look::AskError};
+use crate::{cli::NotOpen, look::AskError, probe::ProbeFailed};
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
@@ -58,6 +58,9 @@ pub(crate) enum CommandError {
     /// An otela that was asked gives no answer.
     #[error(transparent)]
     Ask(#[from] AskError),
+    /// Nothing was measured.
+    #[error(transparent)]
+    Probe(#[from] ProbeFailed),
     /// The answer cannot be printed.
     #[error("cannot write to the standard output")]
     Output(#[source] io::Error),
@@ -75,7 +78,7 @@ impl CommandError {
     /// Its exit code.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Ask(AskError::Question(_)) => USAGE,
+            Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
@@ -86,6 +89,7 @@ impl CommandError {
             | Self::Http { .. }
             | Self::Engine(_)
             | Self::Ask(_)
+            | Self::Probe(_)
             | Self::Output(_)
             | Self::Process(_) => UNAVAILABLE,
         })

@@ -1,17 +1,21 @@
 //! The command line. Each command's flags are in a file of their own and become validated settings at once.
 
+mod doctor;
 mod engine;
 mod ingress;
 mod look;
 mod parse;
 mod peer;
+mod probe;
 mod relay;
 mod start;
 
+pub(crate) use doctor::{As, DoctorArgs, ProxyArgs};
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen};
-pub(crate) use look::{LookArgs, ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
+pub(crate) use look::{ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use peer::PeerArgs;
+pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
 pub(crate) use start::StartArgs;
 
@@ -92,6 +96,10 @@ pub(crate) enum Command {
     Models(ModelsArgs),
     /// Show how an otela stands in its mesh.
     Status(StatusArgs),
+    /// Measure the ways to another peer of a mesh: round trips, throughput, direct and through relays.
+    Probe(Box<ProbeArgs>),
+    /// Say which ways into a mesh work from this machine, what is in the way, and what to do.
+    Doctor(Box<DoctorArgs>),
 }
 
 /// Flags of `otela demo`.

@@ -1,5 +1,6 @@
 //! Texts of the command line as values.
 
+use super::Whom;
 use multiaddr::{Multiaddr, Protocol};
 use std::net::IpAddr;
 
@@ -20,6 +21,20 @@ pub(super) fn address(text: &str) -> Result<Multiaddr, String> {
         Err(_) => Protocol::Dns(host.to_owned().into()),
     };
     Ok([host, Protocol::Tcp(port)].into_iter().collect())
+}
+
+/// A peer: its id, or a multiaddress that ends in it.
+pub(super) fn whom(text: &str) -> Result<Whom, String> {
+    let wrong = || "neither a peer's id such as 12D3KooW… nor a multiaddress that ends in /p2p/ID".to_owned();
+    if !text.starts_with('/') {
+        let peer = text.parse().map_err(|_| wrong())?;
+        return Ok(Whom { peer, address: None });
+    }
+    let address: Multiaddr = address(text)?;
+    match address.iter().last() {
+        Some(Protocol::P2p(peer)) => Ok(Whom { peer, address: Some(address) }),
+        _ => Err(wrong()),
+    }
 }
 
 /// A label: `KEY=VALUE`.
@@ -46,6 +61,22 @@ mod tests {
         }
         for bad in ["", "relay", "relay:", ":7411", "relay:x", "/ip4/1", "a b:1", "2001:db8::1:x"] {
             assert!(address(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn peers_by_id_and_by_address() {
+        let id = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo";
+        assert_eq!(whom(id).unwrap(), Whom { peer: id.parse().unwrap(), address: None });
+        let long = format!("/ip4/192.0.2.1/tcp/7411/p2p/{id}");
+        assert_eq!(whom(&long).unwrap().address.unwrap().to_string(), long);
+        for bad in
+            ["", "node1", "/ip4/192.0.2.1/tcp/7411", "/ip4/1", &format!("/ip4/192.0.2.1/tcp/1/p2p/{id}/p2p-circuit")]
+        {
+            assert!(
+                whom(bad).unwrap_err().contains("an example") || whom(bad).unwrap_err().contains("/p2p/ID"),
+                "{bad}"
+            );
         }
     }
 

@@ -5,7 +5,10 @@ use crate::exit::CommandError;
 use multiaddr::Multiaddr;
 use otela_node::peer::{Choice, Identity, Patience, PeerConfig, State};
 use otela_proto::{id::MeshName, payload::Role};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Which mesh, and how to be reached in it.
 #[derive(Debug, Clone, clap::Args)]
@@ -58,6 +61,26 @@ fn grace(text: &str) -> Result<Duration, String> {
 }
 
 impl PeerArgs {
+    /// The mesh.
+    pub(crate) fn mesh(&self) -> &MeshName {
+        &self.mesh
+    }
+
+    /// The key file, if one was named.
+    pub(crate) fn key(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
+    /// The state directory, if one was named.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        self.state.as_deref()
+    }
+
+    /// The same, of a peer that touches nothing on disk.
+    pub(crate) fn without_files(self) -> Self {
+        Self { key: None, state: None, ..self }
+    }
+
     /// The settings of a peer with `roles`, listening on `listen` unless told otherwise.
     pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, CommandError> {
         let identity = match &self.key {

@@ -62,11 +62,7 @@ pub(super) fn models(models: &Value) -> String {
             names(replicas().map(|replica| engine(replica).trim().to_owned()).collect()),
         ]);
     }
-    for column in 1..=3 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    right(&mut table, 1..=3);
     lines(&table)
 }
 
@@ -108,6 +104,84 @@ pub(super) fn status(status: &Value) -> String {
         row("warning", whole(&warning["message"]));
     }
     lines(&table)
+}
+
+/// What `otela probe` has tried and measured.
+pub(crate) fn probe(probe: &Value) -> String {
+    let mut table = Table::new();
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("peer", text(&probe["peer"]));
+    for tried in elements(&probe["tried"]) {
+        let became = match tried["error"].as_str() {
+            Some(error) => super::plain::text(error),
+            None => format!("reached after {} ms", decimal(&tried["after_ms"])),
+        };
+        row("tried", format!("{}: {became}", whole(&tried["address"])));
+    }
+    let punch = &probe["hole_punch"];
+    row(
+        "hole punch",
+        match punch["result"].as_str().unwrap_or_default() {
+            "not_needed" => "not needed: an address of its own leads there".to_owned(),
+            "no_relay" => "cannot be tried: no relay leads there".to_owned(),
+            "found" => format!("a direct way after {} ms", decimal(&punch["after_ms"])),
+            _ => format!("no direct way within {} ms", decimal(&punch["after_ms"])),
+        },
+    );
+    let mut ways = headed(["WAY", "OVER", "P50 MS", "P99 MS", "UP MB/S", "DOWN MB/S", "ADDRESS"]);
+    for way in elements(&probe["ways"]) {
+        let trips = &way["round_trips"];
+        let rate = |of: &Value| if of["bytes"] == 0 { String::new() } else { decimal(&of["megabytes_per_s"]) };
+        let error = way["error"].as_str().map(|error| format!(": {}", super::plain::text(error)));
+        ways.add_row([
+            text(&way["path"]),
+            text(&way["transport"]),
+            decimal(&trips["p50_ms"]),
+            decimal(&trips["p99_ms"]),
+            rate(&way["up"]),
+            rate(&way["down"]),
+            format!("{}{}", whole(&way["address"]), error.unwrap_or_default()),
+        ]);
+    }
+    right(&mut ways, 2..=5);
+    if elements(&probe["ways"]).next().is_none() {
+        lines(&table)
+    } else {
+        format!("{}\n{}", lines(&table), lines(&ways))
+    }
+}
+
+fn right(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// With two places, or nothing where there is no number.
+fn decimal(value: &Value) -> String {
+    value.as_f64().map_or_else(String::new, |number| format!("{number:.2}"))
+}
+
+/// What `otela doctor` has found, with what to do on a line of its own.
+pub(crate) fn doctor(answer: &Value) -> String {
+    let mut table = Table::new();
+    for found in elements(&answer["checks"]) {
+        let verdict = found["verdict"].as_str().unwrap_or_default();
+        table.add_row([cell(verdict), text(&found["check"]), whole(&found["says"])]);
+        if let Some(advice) = found["advice"].as_str().filter(|_| verdict != "ok") {
+            table.add_row([String::new(), String::new(), format!("  -> {}", super::plain::text(advice))]);
+        }
+    }
+    let sum = if answer["ok"] == true {
+        "A mesh can be joined and served from here."
+    } else {
+        "A mesh cannot be joined and served from here: see what failed."
+    };
+    format!("{}\n{sum}\n", lines(&table))
 }
 
 /// How others can reach the peer.

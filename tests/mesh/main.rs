@@ -4,12 +4,14 @@
 
 mod churn;
 mod cli;
+mod doctor;
 mod faults;
 mod ghosts;
 mod lab;
 mod life;
 mod metrics;
 mod nat;
+mod probe;
 mod registry;
 mod streaming;
 mod support;

@@ -1,7 +1,9 @@
 //! Peers behind NATs, in namespaces: relayed at first, direct where the NATs allow it.
 
 mod addresses;
+mod doctor;
 mod lab;
+mod probe;
 
 use crate::support::{Otela, SOON, eventually, get, post, post_bytes, raw, read_to_end, sum_metric, try_post};
 use futures::future::join_all;
