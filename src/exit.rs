@@ -3,6 +3,7 @@
 use crate::{
     cli::{NoCertificate, NotOpen},
     look::AskError,
+    probe::ProbeFailed,
     sign::SignError,
 };
 use otela_node::{
@@ -84,6 +85,9 @@ pub(crate) enum CommandError {
     /// An otela that was asked gives no answer.
     #[error(transparent)]
     Ask(#[from] AskError),
+    /// Nothing was measured.
+    #[error(transparent)]
+    Probe(#[from] ProbeFailed),
     /// The answer cannot be printed.
     #[error("cannot write to the standard output")]
     Output(#[source] io::Error),
@@ -101,7 +105,7 @@ impl CommandError {
     /// Its exit code.
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::Ask(AskError::Question(_)) => USAGE,
+            Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
@@ -114,6 +118,7 @@ impl CommandError {
             | Self::Http { .. }
             | Self::Engine(_)
             | Self::Ask(_)
+            | Self::Probe(_)
             | Self::Output(_)
             | Self::Process(_) => UNAVAILABLE,
         })

@@ -2,13 +2,13 @@
 
 mod ask;
 mod plain;
-mod tables;
+pub(crate) mod tables;
 
 pub(crate) use ask::AskError;
 pub(crate) use tables::pairs;
 
 use crate::{
-    cli::{LookArgs, ModelsArgs, NodesArgs, StatusArgs},
+    cli::{ModelsArgs, NodesArgs, StatusArgs},
     exit::CommandError,
 };
 use ask::{all_pages, question};
@@ -21,19 +21,19 @@ use std::{
 /// Prints the nodes.
 pub(crate) async fn nodes(args: NodesArgs) -> Result<ExitCode, CommandError> {
     let nodes = all_pages(args.look.target(), "nodes", &args.parameters()).await?;
-    print(&args.look, &listing("nodes", &nodes), |answer| tables::nodes(&answer["nodes"]))
+    print(args.look.json, &listing("nodes", &nodes), |answer| tables::nodes(&answer["nodes"]))
 }
 
 /// Prints the models.
 pub(crate) async fn models(args: ModelsArgs) -> Result<ExitCode, CommandError> {
     let models = all_pages(args.look.target(), "models", &args.parameters()).await?;
-    print(&args.look, &listing("models", &models), |answer| tables::models(&answer["models"]))
+    print(args.look.json, &listing("models", &models), |answer| tables::models(&answer["models"]))
 }
 
 /// Prints what the asked peer is and how it stands.
 pub(crate) async fn status(args: StatusArgs) -> Result<ExitCode, CommandError> {
     let answer = question(args.look.target(), "status", &Vec::new(), "session").await?;
-    print(&args.look, &answer, tables::status)
+    print(args.look.json, &answer, tables::status)
 }
 
 /// As if all had come on one page.
@@ -42,8 +42,13 @@ fn listing(of: &str, elements: &[Value]) -> Value {
     json!({of: elements, "total": total, "next": null})
 }
 
-fn print(args: &LookArgs, answer: &Value, table: impl FnOnce(&Value) -> String) -> Result<ExitCode, CommandError> {
-    put(&if args.json { plain::json(answer) } else { table(answer) })
+/// Prints an answer as JSON, or as a table.
+pub(crate) fn print(
+    json: bool,
+    answer: &Value,
+    table: impl FnOnce(&Value) -> String,
+) -> Result<ExitCode, CommandError> {
+    put(&if json { plain::json(answer) } else { table(answer) })
 }
 
 /// Prints a command's answer.

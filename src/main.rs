@@ -2,8 +2,10 @@
 
 mod cli;
 mod demo;
+mod doctor;
 mod exit;
 mod look;
+mod probe;
 mod run;
 mod sign;
 

@@ -2,9 +2,9 @@
 
 use crate::{
     cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
-    demo,
+    demo, doctor,
     exit::{self, CommandError},
-    look, sign,
+    look, probe, sign,
 };
 use otela_ingress::Ingress;
 use otela_node::{
@@ -31,7 +31,7 @@ use tokio::{
 /// Where nodes and ingresses listen for peers unless told otherwise.
 pub(crate) const ANY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"];
 /// Where relays do.
-const RELAY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/7411", "/ip4/0.0.0.0/udp/7411/quic-v1"];
+pub(crate) const RELAY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/7411", "/ip4/0.0.0.0/udp/7411/quic-v1"];
 /// What is left after everything else has ended has this long.
 const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
 
@@ -42,8 +42,15 @@ const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
     let usual = match cli.command {
-        Command::Demo(_) | Command::Nodes(_) | Command::Models(_) | Command::Status(_) => "error",
-        Command::Key(_) | Command::Sign(_) | Command::Verify(_) => "error",
+        Command::Demo(_)
+        | Command::Nodes(_)
+        | Command::Models(_)
+        | Command::Status(_)
+        | Command::Probe(_)
+        | Command::Doctor(_)
+        | Command::Key(_)
+        | Command::Sign(_)
+        | Command::Verify(_) => "error",
         Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => "warn,otela=info",
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
@@ -64,6 +71,8 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
             Command::Key(args) => sign::key(&args),
             Command::Sign(args) => sign::sign(&args),
             Command::Verify(args) => sign::verify(&args),
+            Command::Probe(args) => probe::run(*args).await,
+            Command::Doctor(args) => doctor::run(*args).await,
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);

@@ -10,6 +10,7 @@ use otela_fuzz::{ENTRY, MEMBERSHIP, RELEASE, key, mesh, message, peer, signed};
 use otela_proto::{
     Multiaddr,
     id::{Epoch, Place},
+    measure::{Bulk, Order, Outcome, Reply},
     payload::{Accelerator, Hardware, ModelCard, Payload, Role, Service},
     wire::{
         AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, HelloBody, MembershipBody, Probe,
@@ -17,7 +18,7 @@ use otela_proto::{
     },
 };
 use prost::Message;
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path, time::Duration};
 
 /// As in the target `member`.
 const WALL_MS: u64 = 1_800_000_000_000;
@@ -58,6 +59,19 @@ fn main() -> io::Result<()> {
         ("array", r#"["m"]"#),
     ] {
         write("scan", name, text.as_bytes())?;
+    }
+    let bulk = Bulk { bytes: 1 << 20, within: Duration::from_secs(5) };
+    for (name, order) in [
+        ("echo", Order::Echo { count: 100 }),
+        ("send", Order::Send(bulk)),
+        ("take", Order::Take(bulk)),
+        ("dial", Order::Dial(vec![address()])),
+    ] {
+        write("probe", name, &order.write())?;
+    }
+    let outcome = Outcome { address: address(), failed: Some("refused".into()) };
+    for (name, reply) in [("taken", Reply::Taken(1 << 20)), ("dialled", Reply::Dialled(vec![outcome]))] {
+        write("probe", name, &reply.write())?;
     }
     for (name, path) in [("chat", "/v1/chat/completions"), ("root", "/tokenize"), ("trick", "/v1/../sleep")] {
         write("path", name, path.as_bytes())?;

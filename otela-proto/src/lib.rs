@@ -17,6 +17,7 @@ pub mod gossip;
 pub mod id;
 pub mod lifecycle;
 pub mod liveness;
+pub mod measure;
 pub mod member;
 pub mod own;
 pub mod payload;

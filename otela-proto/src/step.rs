@@ -12,6 +12,8 @@ pub struct Settings {
     pub mesh: MeshName,
     /// What the peer does.
     pub roles: Vec<Role>,
+    /// Whether the peer only looks: it says nothing of itself or others, and nobody is told that it exists.
+    pub observes: bool,
     /// Version of the software, for show.
     pub software: String,
     /// Where the peer is: published as its label `site`. Without it others go by its addresses.
@@ -31,6 +33,7 @@ impl Settings {
         Self {
             mesh,
             roles: vec![Role::Node],
+            observes: false,
             software: String::new(),
             site: None,
             grace_near: Duration::from_secs(5),

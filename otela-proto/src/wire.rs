@@ -27,6 +27,12 @@ pub fn kademlia_protocol(mesh: &MeshName) -> String {
     format!("/otela/{mesh}/kad/1")
 }
 
+/// Measurements of the way between two peers, for example `/otela/lab/probe/1`: see [`measure`](crate::measure).
+#[must_use]
+pub fn probe_protocol(mesh: &MeshName) -> String {
+    format!("/otela/{mesh}/probe/1")
+}
+
 /// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signed {

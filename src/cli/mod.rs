@@ -1,20 +1,24 @@
 //! The command line. Each command's flags are in a file of their own and become validated settings at once.
 
+mod doctor;
 mod egress;
 mod engine;
 mod ingress;
 mod look;
 mod parse;
 mod peer;
+mod probe;
 mod relay;
 mod sign;
 mod start;
 
+pub(crate) use doctor::{As, DoctorArgs};
 pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen};
-pub(crate) use look::{LookArgs, ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
+pub(crate) use look::{ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use peer::PeerArgs;
+pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
 pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;
@@ -102,6 +106,10 @@ pub(crate) enum Command {
     Sign(SignArgs),
     /// Check what is said of a binary or a member, and whether a mesh admits it. Ends with 1 if not.
     Verify(VerifyArgs),
+    /// Measure the ways to another peer of a mesh: round trips, throughput, direct and through relays.
+    Probe(Box<ProbeArgs>),
+    /// Say which ways into a mesh work from this machine, what is in the way, and what to do.
+    Doctor(Box<DoctorArgs>),
 }
 
 /// Flags of `otela demo`.

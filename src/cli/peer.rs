@@ -5,7 +5,7 @@ use crate::exit::CommandError;
 use multiaddr::Multiaddr;
 use otela_node::{
     peer::{
-        Bootstrap, Identity, Patience, PeerConfig, State,
+        Bootstrap, Choice, Identity, Patience, PeerConfig, State,
         admission::{AdmissionError, AdmissionSettings, MeshFile, MeshFileError, OwnBinary},
         bootstrap::BootstrapError,
     },
@@ -48,6 +48,11 @@ pub(crate) struct PeerArgs {
     /// Address under which others reach this peer, if it differs from the ones it listens on.
     #[arg(long = "external", env = "OTELA_PEER_EXTERNAL", value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     external: Vec<Multiaddr>,
+    /// Of the addresses that it listens on, tell others only those of this interface or subnet; with ! before it, all but
+    /// those. Several times, or separated by commas: hsn0,10.0.0.0/8. Loopback, link-local addresses and bridges of
+    /// containers are left out anyway, unless there are no others or the interface is named.
+    #[arg(long, env = "OTELA_PEER_ANNOUNCE", value_name = "INTERFACE|SUBNET", value_delimiter = ',')]
+    announce: Vec<Choice>,
     /// File with this peer's key, made if it is not there. Without it the key lasts as long as the process.
     #[arg(long, env = "OTELA_PEER_KEY", value_name = "FILE")]
     key: Option<PathBuf>,
@@ -121,6 +126,23 @@ impl PeerArgs {
         Ok(settings)
     }
 
+    /// The key file, if one was named.
+    pub(crate) fn key(&self) -> Option<&Path> {
+        self.key.as_deref()
+    }
+
+    /// The state directory, if one was named.
+    pub(crate) fn state_dir(&self) -> Option<&Path> {
+        self.state.as_deref()
+    }
+
+    /// The settings of a peer that only looks. It has a key of its own, as an otela that runs here has the key's file;
+    /// but where only members are admitted it is the member itself that looks, and must not run meanwhile.
+    pub(crate) fn observer(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, CommandError> {
+        let key = self.key.clone().filter(|_| self.membership.is_some());
+        Self { key, state: None, ..self }.config(roles, listen)
+    }
+
     /// The settings of a peer with `roles`, listening on `listen` unless told otherwise.
     pub(crate) fn config(self, roles: Vec<Role>, listen: &[&str]) -> Result<PeerConfig, CommandError> {
         let identity = match &self.key {
@@ -141,6 +163,7 @@ impl PeerArgs {
             listen,
             egress,
             external: self.external,
+            announce: self.announce.into_iter().collect(),
             bootstrap,
             admission,
             state,

@@ -6,6 +6,8 @@ use serde_json::Value;
 
 /// Names shown in one cell; how many more there are is told.
 const NAMES_MAX: usize = 3;
+/// Connections whose addresses are shown; `--json` has all.
+const CONNECTIONS_MAX: usize = 8;
 
 pub(super) fn nodes(nodes: &Value) -> String {
     let mut table = headed(["NODE", "SAYS", "BELIEVED", "ROLES", "GPUS", "MODELS", "HOST"]);
@@ -60,11 +62,7 @@ pub(super) fn models(models: &Value) -> String {
             names(replicas().map(|replica| engine(replica).trim().to_owned()).collect()),
         ]);
     }
-    for column in 1..=3 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    right(&mut table, 1..=3);
     lines(&table)
 }
 
@@ -87,7 +85,16 @@ pub(super) fn status(status: &Value) -> String {
     let models = &status["models"];
     row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
     row("reachable", reach(&status["reach"]));
+    for address in elements(&status["addresses"]) {
+        row("announced", whole(address));
+    }
+    for left in elements(&status["reach"]["left_out"]) {
+        row("left out", left_out(left));
+    }
     row("connections", connections(&status["connections"]));
+    for connection in elements(&status["connections"]).take(CONNECTIONS_MAX) {
+        row("connected", format!("{} {}", whole(&connection["path"]), whole(&connection["address"])));
+    }
     row("admits", admits(&status["admission"]));
     for refused in elements(&status["refused"]) {
         let count = number(&refused["count"]);
@@ -95,7 +102,7 @@ pub(super) fn status(status: &Value) -> String {
     }
     for warning in elements(&status["warnings"]) {
         // A sentence is not to be cut.
-        row("warning", super::plain::text(warning["message"].as_str().unwrap_or_default()));
+        row("warning", whole(&warning["message"]));
     }
     lines(&table)
 }
@@ -111,6 +118,84 @@ fn admits(admission: &Value) -> String {
     .to_owned()
 }
 
+/// What `otela probe` has tried and measured.
+pub(crate) fn probe(probe: &Value) -> String {
+    let mut table = Table::new();
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("peer", text(&probe["peer"]));
+    for tried in elements(&probe["tried"]) {
+        let became = match tried["error"].as_str() {
+            Some(error) => super::plain::text(error),
+            None => format!("reached after {} ms", decimal(&tried["after_ms"])),
+        };
+        row("tried", format!("{}: {became}", whole(&tried["address"])));
+    }
+    let punch = &probe["hole_punch"];
+    row(
+        "hole punch",
+        match punch["result"].as_str().unwrap_or_default() {
+            "not_needed" => "not needed: an address of its own leads there".to_owned(),
+            "no_relay" => "cannot be tried: no relay leads there".to_owned(),
+            "found" => format!("a direct way after {} ms", decimal(&punch["after_ms"])),
+            _ => format!("no direct way within {} ms", decimal(&punch["after_ms"])),
+        },
+    );
+    let mut ways = headed(["WAY", "OVER", "P50 MS", "P99 MS", "UP MB/S", "DOWN MB/S", "ADDRESS"]);
+    for way in elements(&probe["ways"]) {
+        let trips = &way["round_trips"];
+        let rate = |of: &Value| if of["bytes"] == 0 { String::new() } else { decimal(&of["megabytes_per_s"]) };
+        let error = way["error"].as_str().map(|error| format!(": {}", super::plain::text(error)));
+        ways.add_row([
+            text(&way["path"]),
+            text(&way["transport"]),
+            decimal(&trips["p50_ms"]),
+            decimal(&trips["p99_ms"]),
+            rate(&way["up"]),
+            rate(&way["down"]),
+            format!("{}{}", whole(&way["address"]), error.unwrap_or_default()),
+        ]);
+    }
+    right(&mut ways, 2..=5);
+    if elements(&probe["ways"]).next().is_none() {
+        lines(&table)
+    } else {
+        format!("{}\n{}", lines(&table), lines(&ways))
+    }
+}
+
+fn right(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+/// With two places, or nothing where there is no number.
+fn decimal(value: &Value) -> String {
+    value.as_f64().map_or_else(String::new, |number| format!("{number:.2}"))
+}
+
+/// What `otela doctor` has found, with what to do on a line of its own.
+pub(crate) fn doctor(answer: &Value) -> String {
+    let mut table = Table::new();
+    for found in elements(&answer["checks"]) {
+        let verdict = found["verdict"].as_str().unwrap_or_default();
+        table.add_row([cell(verdict), text(&found["check"]), whole(&found["says"])]);
+        if let Some(advice) = found["advice"].as_str().filter(|_| verdict != "ok") {
+            table.add_row([String::new(), String::new(), format!("  -> {}", super::plain::text(advice))]);
+        }
+    }
+    let sum = if answer["ok"] == true {
+        "A mesh can be joined and served from here."
+    } else {
+        "A mesh cannot be joined and served from here: see what failed."
+    };
+    format!("{}\n{sum}\n", lines(&table))
+}
+
 /// How others can reach the peer.
 fn reach(reach: &Value) -> String {
     let ways = [
@@ -123,6 +208,12 @@ fn reach(reach: &Value) -> String {
         (true, true) => "perhaps: the mesh has no relay".to_owned(),
         (false, _) => "not yet".to_owned(),
     }
+}
+
+/// An address that is not announced, whose it is, and why.
+fn left_out(left: &Value) -> String {
+    let interface = left["interface"].as_str().map_or_else(String::new, |name| format!(" of {}", cell(name)));
+    format!("{}{interface}: {}", whole(&left["address"]), text(&left["reason"]))
 }
 
 fn connections(connections: &Value) -> String {
@@ -167,6 +258,11 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
 
 fn text(value: &Value) -> String {
     cell(value.as_str().unwrap_or_default())
+}
+
+/// As [`text`], however long: an address that is cut is none.
+fn whole(value: &Value) -> String {
+    super::plain::text(value.as_str().unwrap_or_default())
 }
 
 fn number(value: &Value) -> String {

@@ -23,6 +23,7 @@ async fn wrong_flags_name_themselves() {
         (&["ingress", "--policy", "clever"], "clever"),
         (&["ingress", "--keep-alive", "soon"], "soon"),
         (&["start", "--label", "x"], "KEY=VALUE"),
+        (&["start", "--announce", "hsn0,10.0.0.0/33"], "10.0.0.0/33"),
         (&["frobnicate"], "frobnicate"),
     ] {
         let (code, output) = run(arguments).await;

@@ -5,6 +5,7 @@
 mod admission;
 mod churn;
 mod cli;
+mod doctor;
 mod faults;
 mod ghosts;
 mod join;
@@ -12,6 +13,7 @@ mod lab;
 mod life;
 mod metrics;
 mod nat;
+mod probe;
 mod proxies;
 mod registry;
 mod streaming;

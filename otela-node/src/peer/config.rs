@@ -3,6 +3,7 @@
 use super::{
     admission::AdmissionSettings,
     bootstrap::{Bootstrap, Dns},
+    choice::AddressChoice,
     identity::Identity,
     state::State,
     transport::Egress,
@@ -69,16 +70,22 @@ pub struct PeerConfig {
     pub identity: Identity,
     /// What the peer does.
     pub roles: Vec<Role>,
+    /// Whether it only looks: nobody is told that it exists, and it connects to nobody but bootstraps and relays.
+    pub observes: bool,
+    /// Whether relays are asked to relay for it.
+    pub reserves: bool,
     /// Addresses to listen on. One that cannot be had is an error.
     pub listen: Vec<Multiaddr>,
     /// Addresses under which others reach this peer, when they differ from the ones it listens on.
     pub external: Vec<Multiaddr>,
+    /// Which of the addresses that it listens on others are told.
+    pub announce: AddressChoice,
     /// Where to join the mesh. Tried for ever; start-up does not wait for it.
     pub bootstrap: Vec<Bootstrap>,
     /// Who is asked for bootstraps that are names for several addresses.
     pub dns: Dns,
-    /// Further bootstraps that are the only way out: relays at a site without any other. While one of them is known, only these are
-    /// asked to relay for this peer.
+    /// Further bootstraps that are the only way out: relays at a site without any other. While one of them is known, only
+    /// these are asked to relay for this peer.
     pub via: Vec<Multiaddr>,
     /// Ways out of the site beside plain TCP and QUIC.
     pub egress: Egress,
@@ -108,8 +115,11 @@ impl PeerConfig {
             identity,
             serves_http: roles.contains(&Role::Node),
             roles,
+            observes: false,
+            reserves: true,
             listen: Vec::new(),
             external: Vec::new(),
+            announce: AddressChoice::default(),
             bootstrap: Vec::new(),
             dns: Dns::default(),
             via: Vec::new(),

@@ -154,6 +154,22 @@ pub(super) const CONNECTIONS_PER_PEER_MAX: u32 = 8;
 pub(super) const CONNECTIONS_PENDING_MAX: u32 = 512;
 /// ...and of one host, which may be the address of a whole cluster.
 pub(super) const CONNECTIONS_PENDING_PER_HOST_MAX: usize = 128;
+/// Peers whose word on how we look from outside is kept.
+pub(super) const OBSERVED_MAX: usize = 16;
+/// Peers that are measured from here at once: each may fill the line.
+pub(super) const PROBES_MAX: usize = 4;
+/// What may be sent and read for measurements in a minute. A line of 1 Gbit/s carries fourteen times as much.
+pub(super) const PROBE_BYTES_PER_MINUTE: u64 = 512 * 1024 * 1024;
+/// Addresses that are dialled back in a minute, for whoever asks.
+pub(super) const PROBE_DIALS_PER_MINUTE: usize = 64;
+/// Orders on one stream...
+pub(super) const PROBE_ORDERS_MAX: usize = 32;
+/// ...which lasts no longer than this...
+pub(super) const PROBE_STREAM_FOR_MAX: Duration = Duration::from_secs(60);
+/// ...and may be silent for this long.
+pub(super) const PROBE_IDLE_MAX: Duration = Duration::from_secs(10);
+/// A dial back of whoever is measured is given up after this.
+pub(super) const PROBE_DIAL_WITHIN: Duration = Duration::from_secs(7);
 /// From a first link until what the mesh says counts as known here.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
 /// A bootstrap that does not answer is complained about this often.

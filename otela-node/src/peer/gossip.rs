@@ -159,6 +159,7 @@ impl Driver {
         let now = published.started;
         let settings = Settings {
             roles: config.roles.clone(),
+            observes: config.observes,
             software: config.software.clone(),
             site: config.site.clone(),
             mesh: config.mesh.clone(),

@@ -3,7 +3,10 @@
 use super::{admission::Tally, defaults::REFUSED_LOG_EVERY, transport::Carried};
 use crate::telemetry::Metrics;
 use libp2p::PeerId;
-use otela_proto::registry::{Belief, Registry, View};
+use otela_proto::{
+    measure,
+    registry::{Belief, Registry, View},
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -53,6 +56,8 @@ pub(super) struct PeerMetrics {
     pub(super) dials_failed: Counter,
     pub(super) connections_closed_by_ping: Counter,
     pub(super) strangers: Counter,
+    pub(super) probes: Counter,
+    probes_refused: Family<Reason, Counter>,
     pub(super) connections_retired: Counter,
     pub(super) connections_denied: Counter,
     pub(super) lists_failed: Counter,
@@ -99,6 +104,7 @@ impl PeerMetrics {
             add("otela_peer_dials_failed", "Dials that reached nobody", &m.dials_failed);
             add("otela_peer_pings_gave_up", "Connections closed because pings failed", &m.connections_closed_by_ping);
             add("otela_peer_strangers", "Connections closed because the peer does not speak our gossip", &m.strangers);
+            add("otela_peer_probes", "Orders of other peers that measure the way here", &m.probes);
             add("otela_peer_connections_retired", "Connections closed beside better ones", &m.connections_retired);
             add(
                 "otela_peer_connections_denied",
@@ -132,6 +138,8 @@ impl PeerMetrics {
             r.register("otela_peer_hole_punches", "Tries at a direct way beside a relayed one, by result", punches);
             let public = m.lookup_peers.clone();
             r.register("otela_kademlia_peers", "Public peers that are remembered, present or not", public);
+            let refused = m.probes_refused.clone();
+            r.register("otela_peer_probes_refused", "The same, refused, by reason", refused);
             r.register("otela_relay_reservations", "Peers that we relay for", m.reservations_given.clone());
             r.register("otela_relay_circuits", "Connections that we relay now", m.circuits.clone());
             r.register("otela_relay_refused", "Reservations and circuits refused", m.relay_refused.clone());
@@ -154,6 +162,11 @@ impl PeerMetrics {
     /// Counts a try at a hole punch.
     pub(super) fn hole_punched(&self, transport: &'static str, result: &'static str) {
         self.hole_punches.get_or_create(&HolePunch { transport, result }).inc();
+    }
+
+    /// Counts a measurement that was refused.
+    pub(super) fn probe_refused(&self, reason: &'static str) {
+        self.probes_refused.get_or_create(&Reason { reason }).inc();
     }
 
     /// Counts what a relay has refused.
@@ -212,6 +225,10 @@ impl PeerMetrics {
             ("kademlia", "stores_nothing", &self.lookups_refused),
         ];
         let others = others.map(|(what, reason, counter)| (what, reason, counter.get()));
-        entries.chain(others).filter(|(_, _, count)| *count > 0).collect()
+        let probes = measure::Refusal::ALL.map(|refusal| {
+            let reason = refusal.reason();
+            ("probes", reason, self.probes_refused.get(&Reason { reason }).map_or(0, |counter| counter.get()))
+        });
+        entries.chain(others).chain(probes).filter(|(_, _, count)| *count > 0).collect()
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod admission;
 pub mod bootstrap;
+mod choice;
 mod config;
 mod defaults;
 mod farewell;
@@ -17,6 +18,8 @@ mod identity;
 mod link;
 mod metrics;
 pub mod observe;
+pub mod probe;
+mod start;
 mod state;
 mod streams;
 mod swarm;
@@ -26,17 +29,18 @@ mod wanted;
 
 pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
 pub use bootstrap::Bootstrap;
+pub use choice::{AddressChoice, Choice, ChoiceError, Interfaces, Reason};
 pub use config::{Patience, PeerConfig, RelayLimits};
 pub use identity::{Identity, IdentityError};
 pub use otela_proto::own::Announcement;
+pub use start::StartError;
 pub use state::{State, StateError};
 pub use streams::{Connection, EndingIo, Inbound, OpenError, Path};
-pub use swarm::{ListenError, Reach};
-pub use transport::{Egress, Proxy, ProxyError, Tls, TlsError, TransportError};
+pub use swarm::{LeftOut, ListenError, Observed, Reach};
+pub use transport::{Egress, Proxy, ProxyError, Tls, TlsError, TransportError, check_free};
 
-use crate::{tasks::Tasks, telemetry::Metrics};
 use admission::{Admission, By};
-use defaults::{CONNECT_WITHIN, DRIVER_QUEUE, HTTP_QUEUE, LISTS_QUEUE, REFUSED_LATELY, SERVED_EVERY};
+use defaults::{CONNECT_WITHIN, REFUSED_LATELY, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
@@ -44,23 +48,10 @@ use otela_proto::{
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
-    wire::{gossip_protocol, http_protocol, kademlia_protocol},
 };
-use state::Keeper;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use streams::Streams;
 use tokio::sync::{mpsc, oneshot, watch};
-
-/// Why a peer cannot start. Nothing was left running.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A configured address cannot be listened on.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The key does not suit the transports.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-}
 
 /// Why an announcement was not made. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +76,7 @@ struct Inner {
     mesh: MeshName,
     streams: Streams,
     tunnel: tunnel::Tunnel,
+    probe: StreamProtocol,
     published: gossip::Published,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
     reach: watch::Receiver<Reach>,
@@ -99,87 +91,6 @@ struct Inner {
 }
 
 impl Peer {
-    /// Starts a peer on `tasks`. It listens when this returns; it joins the mesh in the background. The receiver
-    /// gives the substreams on which other peers send HTTP requests (for [`tunnel::serve`]); without
-    /// [`PeerConfig::serves_http`] none arrive.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub async fn start(
-        config: PeerConfig,
-        tasks: &Tasks,
-        metrics: &Metrics,
-    ) -> Result<(Self, mpsc::Receiver<Inbound>), StartError> {
-        let id = config.identity.keypair().public().to_peer_id();
-        let protocols = Protocols::of(&config.mesh);
-        let counters = metrics::PeerMetrics::register(metrics);
-        let offered = protocols.offered(config.serves_http);
-        let (behaviour, streams, inbound) =
-            streams::Behaviour::new(offered, protocols.gossip.clone(), counters.streams_refused.clone());
-        let (events, event_queue) = gossip::Driver::queue();
-        let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
-        let (published, swarm::Seen { addresses, reach, deserted }) = swarm::Published::new();
-        let (told, told_queue) = mpsc::channel(LISTS_QUEUE);
-        let door = Admission::start(&config, counters.tally.clone(), tasks);
-        let driver = swarm::Driver::new(
-            &config,
-            (behaviour, streams.clone(), protocols.kademlia.clone()),
-            door.clone(),
-            swarm::Channels { commands: command_queue, told: told_queue, events: events.clone(), published },
-            counters.clone(),
-        )?;
-        let started_unix_ms = gossip::unix_ms();
-        let published = gossip::Published::new(id);
-        let gossip = gossip::Driver::new(
-            &config,
-            streams.clone(),
-            gossip::Channels {
-                protocol: protocols.gossip.clone(),
-                events: event_queue,
-                events_to_self: events.clone(),
-                commands: commands.clone(),
-                addresses: addresses.clone(),
-            },
-            published.clone(),
-            counters.clone(),
-            tasks,
-        );
-        tasks.spawn_to_end(driver.run(tasks.clone()));
-        tasks.spawn_to_end(gossip.run(tasks.clone()));
-        let bootstraps = config.bootstraps();
-        let lists = watch::Sender::new(config.state.as_ref().map(|s| s.lists(&bootstraps)).unwrap_or_default());
-        if let Some(state) = config.state {
-            let session_lasts = config.identity.is_kept();
-            let keeper = Keeper::new(state, session_lasts, published.clone(), lists.subscribe(), counters.clone());
-            tasks.spawn_to_end(keeper.run(tasks.clone()));
-        }
-        let shared = bootstrap::Shared { dns: config.dns, told, lists, deserted, metrics: counters.clone() };
-        bootstrap::follow(bootstraps, &shared, tasks);
-        let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
-        let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
-        tasks.spawn(dispatch(inbound, protocols.clone(), reader, http, tasks.clone()));
-        let inner = Inner {
-            id,
-            mesh: config.mesh,
-            streams,
-            tunnel: tunnel::Tunnel::new(protocols.http, tasks.clone()),
-            published,
-            addresses,
-            reach,
-            events,
-            commands,
-            metrics: counters,
-            admission: door,
-            started_unix_ms,
-            _identity: config.identity,
-        };
-        let peer = Self { inner: Arc::new(inner) };
-        if !config.listen.is_empty() {
-            peer.listening().await;
-        }
-        Ok((peer, http_queue))
-    }
-
     /// The peer's id.
     #[must_use]
     pub fn id(&self) -> PeerId {
@@ -248,6 +159,19 @@ impl Peer {
     #[must_use]
     pub fn skew_ms(&self) -> Option<i64> {
         *self.inner.published.skew_ms.borrow()
+    }
+
+    /// The same, as soon as it was measured.
+    pub async fn skew_measured(&self) -> i64 {
+        let mut measured = self.inner.published.skew_ms.subscribe();
+        // The sender lives in this handle, so the wait ends in no other way.
+        measured.wait_for(Option::is_some).await.ok().and_then(|skew| *skew).unwrap_or_default()
+    }
+
+    /// How others can reach this peer, as it changes.
+    #[must_use]
+    pub fn reach_changes(&self) -> watch::Receiver<Reach> {
+        self.inner.reach.clone()
     }
 
     /// The addresses that this peer announces, each ending in its id.
@@ -405,57 +329,6 @@ impl Peer {
             Ok(Ok(_)) => self.inner.streams.best(to).ok_or_else(|| SendError::Connect("nobody answers there".into())),
         };
         connected.inspect_err(|_| self.report_failure(to))
-    }
-
-    /// Waits until the operating system has given us our addresses.
-    async fn listening(&self) {
-        let mut addresses = self.inner.addresses.clone();
-        let given = addresses.wait_for(|addresses| !addresses.is_empty());
-        if tokio::time::timeout(Duration::from_secs(2), given).await.is_err() {
-            tracing::warn!("no address to listen on yet: is there a network interface?");
-        }
-    }
-}
-
-/// The names of a mesh's protocols.
-#[derive(Debug, Clone)]
-struct Protocols {
-    gossip: StreamProtocol,
-    http: StreamProtocol,
-    kademlia: StreamProtocol,
-}
-
-impl Protocols {
-    fn of(mesh: &MeshName) -> Self {
-        let protocol = |name| StreamProtocol::try_from_owned(name).expect("a protocol name starts with a slash");
-        Self {
-            gossip: protocol(gossip_protocol(mesh)),
-            http: protocol(http_protocol(mesh)),
-            kademlia: protocol(kademlia_protocol(mesh)),
-        }
-    }
-
-    fn offered(&self, http: bool) -> Vec<StreamProtocol> {
-        let http = http.then(|| self.http.clone());
-        std::iter::once(self.gossip.clone()).chain(http).collect()
-    }
-}
-
-/// Hands inbound substreams to whom they are for.
-async fn dispatch(
-    mut inbound: mpsc::Receiver<Inbound>,
-    protocols: Protocols,
-    reader: link::Reader,
-    http: mpsc::Sender<Inbound>,
-    tasks: Tasks,
-) {
-    while let Some(stream) = inbound.recv().await {
-        if stream.protocol == protocols.gossip {
-            tasks.spawn(reader.clone().read(stream.peer, stream.stream));
-        } else if http.try_send(stream).is_err() {
-            // Dropping resets the substream: the caller tries another node.
-            tracing::warn!("request stream refused: the agent does not keep up");
-        }
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod discovery;
 mod hostile;
+mod probing;
 
-use super::*;
+use super::{start::Protocols, *};
+use crate::{tasks::Tasks, telemetry::Metrics};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};

@@ -20,6 +20,8 @@ use sha2::{Digest, Sha256};
 pub(super) struct Wanted {
     me: PeerId,
     roles: Vec<Role>,
+    /// Whether we only look, so that nobody has to be met.
+    observes: bool,
     /// Whether others may have to reach us through relays.
     needs_relays: bool,
     /// How many of them are worth telling of.
@@ -43,11 +45,12 @@ struct Looked {
 
 impl Wanted {
     pub(super) fn new(config: &PeerConfig, me: PeerId) -> Self {
-        let (roles, needs_relays) = (config.roles.clone(), !config.is_public());
+        let (roles, observes) = (config.roles.clone(), config.observes);
+        let needs_relays = config.reserves && !config.is_public();
         // Those that are the only way out may be none of the best.
         let relays_max = if config.via.is_empty() { RELAYS_OFFERED_MAX } else { usize::MAX };
         let (peers, public, relays, looked_at) = (Vec::new(), Vec::new(), None, None);
-        Self { me, roles, needs_relays, relays_max, peers, public, relays, looked_at }
+        Self { me, roles, observes, needs_relays, relays_max, peers, public, relays, looked_at }
     }
 
     /// Tells the driver what has changed. `command` says whether it was taken; what was not is told again the next
@@ -66,7 +69,7 @@ impl Wanted {
             .collect();
         // Whom we cannot reach is dialled all the same, as long as it is not agreed that it is gone.
         let is_wanted = |peer: &PeerId, node: &Node| {
-            neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive
+            !self.observes && (neighbours.contains(peer) || self.is_counterpart(node) || node.belief != Belief::Alive)
         };
         let peers: Vec<_> =
             known.iter().filter(|(peer, node)| is_wanted(peer, node)).map(|(_, node)| contact(node)).collect();

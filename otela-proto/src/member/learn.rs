@@ -62,6 +62,9 @@ impl Member {
 
     /// Sends our vote to one peer only, and about one subject not often.
     fn vote_towards(&mut self, to: PeerId, charge: Charge, now: Now, out: &mut Vec<Output>) {
+        if self.settings.observes {
+            return;
+        }
         if self.testified.len() > TESTIFIED_MAX {
             self.testified.retain(|_, at| *at + TESTIFY_EVERY > now.mono);
         }

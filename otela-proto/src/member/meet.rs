@@ -133,6 +133,10 @@ impl Member {
         if self.meetings.heal_at > now.mono {
             return;
         }
+        if self.settings.observes {
+            self.meetings.heal_at = now.mono + HEAL_EVERY;
+            return;
+        }
         let every = if self.links.is_empty() { HEAL_ALONE_EVERY } else { HEAL_EVERY };
         self.meetings.heal_at = now.mono + every.mul_f64(self.rng.random_range(0.8..1.2));
         let oldest_ms = now.wall_ms.saturating_sub(millis(TTL));

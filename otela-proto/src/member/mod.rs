@@ -167,7 +167,8 @@ impl Member {
 
     /// Publishes what this peer accuses others of, draws conclusions, and answers what others accuse it of.
     fn settle(&mut self, now: Now, out: &mut Vec<Output>, charges: Vec<Charge>) {
-        for charge in charges {
+        let observes = self.settings.observes;
+        for charge in charges.into_iter().filter(|_| !observes) {
             // Only keys that cannot sign fail, and such a peer has no session.
             if let Ok(accusation) = self.own.accuse(charge, now.wall_ms) {
                 self.learn_accusation(&accusation, None, now, out, &mut Vec::new());
@@ -234,7 +235,6 @@ impl Member {
         })
     }
 
-    /// Publishes this peer's own entry under a new version.
     /// Publishes what is new of ourselves, unless it has to wait.
     fn publish_in_time(&mut self, now: Now, out: &mut Vec<Output>) {
         match self.defence.is_silent_until(now.mono) {
@@ -243,11 +243,12 @@ impl Member {
         }
     }
 
+    /// Publishes this peer's own entry under a new version.
     fn publish(&mut self, now: Now, out: &mut Vec<Output>) {
-        if self.stopped {
+        self.renew_at = now.mono + RENEW_EVERY;
+        if self.stopped || self.settings.observes {
             return;
         }
-        self.renew_at = now.mono + RENEW_EVERY;
         match self.own.publish(now.wall_ms) {
             Ok(entry) => {
                 let last_words = entry.rank().lifecycle >= Lifecycle::Down;

@@ -446,3 +446,34 @@ fn who_wakes_from_a_long_sleep_and_hears_one_vote_waits_for_the_others_and_then_
     let entry = mesh.members[sleeper].registry.get(&mesh.id(sleeper)).unwrap();
     assert_eq!(entry.payload().multiaddrs().next(), Some("/ip4/10.9.9.9/tcp/1".parse().unwrap()));
 }
+
+#[test]
+fn an_observer_sees_the_mesh_and_nobody_hears_of_it() {
+    let mut mesh = Mesh::new(3, 5);
+    let observer = mesh.members.len();
+    let key = key(7, 99);
+    mesh.keys.push(key.clone());
+    mesh.silent.push(false);
+    let settings = Settings { observes: true, ..Settings::new(mesh_name()) };
+    mesh.members.push(Member::new(key, settings, None, 99, at(mesh.now)));
+    mesh.link(0, observer);
+    mesh.link(1, observer);
+    mesh.run(Duration::from_secs(3));
+    mesh.input(observer, Input::Addresses(vec!["/ip4/10.0.0.1/tcp/1".parse().unwrap()]));
+    // One dies: the observer believes what the others agree on, and accuses nobody itself.
+    mesh.silent[2] = true;
+    let (two, me) = (mesh.id(2), mesh.id(observer));
+    mesh.run(Duration::from_mins(2));
+    let entries =
+        |member: &Member| member.registry.entries().map(Entry::owner).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(entries(&mesh.members[observer]), entries(&mesh.members[0]));
+    assert!(!entries(&mesh.members[0]).contains(&me) && mesh.members[observer].registry.get(&me).is_none());
+    assert!(matches!(mesh.members[observer].belief(&two), Belief::Evicted(_)));
+    let accusers: Vec<_> = mesh.members[0].registry.accusations(&two).iter().map(Accusation::accuser).collect();
+    assert!(!accusers.is_empty() && !accusers.contains(&me), "{accusers:?}");
+    mesh.input(observer, Input::Leave);
+    mesh.run(Duration::from_secs(3));
+    assert!(mesh.members[0].registry.get(&me).is_none());
+    let woken = mesh.members[observer].wake_at();
+    assert!(woken > mesh.now, "it does not wake for nothing");
+}

@@ -52,8 +52,10 @@ fn status_tells_what_is_wrong() {
         "id": "12D3KooWa", "mesh": "lab", "roles": ["ingress"], "lifecycle": "join", "joined": false,
         "nodes": {"listed": 3, "departed": 1, "by_lifecycle": {"join": 1, "serving": 2, "down": 0}, "by_belief": {"alive": 3}},
         "models": {"ready": 2, "unready": 1},
-        "reach": {"reachable": true, "dialled": true, "relays": ["a", "b"], "relays_known": 3},
-        "connections": [{"path": "direct", "rtt_ms": 0.25}, {"path": "relayed", "rtt_ms": null}, {"path": "direct", "carrier": "wss", "proxied": true, "rtt_ms": 12.0}],
+        "reach": {"reachable": true, "dialled": true, "relays": ["a", "b"], "relays_known": 3,
+            "left_out": [{"address": "/ip4/172.17.0.1/tcp/1", "interface": "docker0", "reason": "a bridge"}, {"address": "/ip4/127.0.0.1/tcp/1", "interface": null, "reason": "loopback"}]},
+        "addresses": ["/ip4/10.0.0.7/tcp/1/p2p/12D3KooWa"],
+        "connections": [{"path": "direct", "address": "/ip4/10.0.0.8/tcp/7411", "rtt_ms": 0.25}, {"path": "relayed", "rtt_ms": null}, {"path": "direct", "carrier": "wss", "proxied": true, "rtt_ms": 12.0}],
         "refused": [{"what": "entries", "reason": "malformed", "count": 3}],
         "warnings": [{"code": "not_joined", "message": format!("Look\u{1b}[2J {}", "there ".repeat(30))}],
     }));
@@ -62,6 +64,10 @@ fn status_tells_what_is_wrong() {
         "nodes        3 listed, 1 departed",
         "they say     1 join, 2 serving",
         "reachable    yes, at its own addresses and through 2 relays",
+        "announced    /ip4/10.0.0.7/tcp/1/p2p/12D3KooWa",
+        "left out     /ip4/172.17.0.1/tcp/1 of docker0: a bridge",
+        "left out     /ip4/127.0.0.1/tcp/1: loopback",
+        "connected    direct /ip4/10.0.0.8/tcp/7411",
         "connections  3 peers, 1 of them relayed, 1 over wss, 1 through the proxy, round trips 0.2 to 12.0 ms",
         "refused      3 entries: malformed",
     ] {

@@ -91,7 +91,7 @@ impl Lab {
     }
 
     /// The namespace of a host.
-    fn host(&self, name: &str) -> String {
+    pub(crate) fn host(&self, name: &str) -> String {
         format!("{}-{name}", self.prefix)
     }
 

@@ -1,9 +1,12 @@
 //! Peers behind NATs, in namespaces: relayed at first, direct where the NATs allow it.
 
+mod addresses;
+mod doctor;
 mod door;
 mod egress;
 mod lab;
 mod long;
+mod probe;
 mod proxy;
 
 use crate::support::{Otela, SOON, eventually, get, post, post_bytes, raw, read_to_end, sum_metric, try_post};

@@ -80,6 +80,12 @@ impl Admission {
         Self { inner: Arc::new(inner) }
     }
 
+    /// That of an open mesh.
+    #[cfg(test)]
+    pub(super) fn for_tests(key: Keypair) -> Self {
+        Self::new(key, &AdmissionSettings::open("test".parse().unwrap()), Tally::default())
+    }
+
     /// The door of a peer that starts. It follows the mesh file, if there is one.
     pub(super) fn start(config: &PeerConfig, tally: Tally, tasks: &Tasks) -> Self {
         let door = Self::new(config.identity.keypair().clone(), &config.admission, tally);

@@ -30,7 +30,7 @@ pub(in crate::peer) struct Told {
 
 /// Why a name or list gave nothing.
 #[derive(Debug, thiserror::Error)]
-enum FollowError {
+pub(super) enum FollowError {
     #[error(transparent)]
     Dns(#[from] DnsError),
     #[error(transparent)]
@@ -69,6 +69,15 @@ pub(in crate::peer) struct Shared {
     pub(in crate::peer) metrics: PeerMetrics,
 }
 
+/// What a bootstrap stands for now.
+pub(super) async fn read(bootstrap: &Bootstrap, dns: &Dns) -> Result<List, FollowError> {
+    match bootstrap {
+        Bootstrap::Address(address) => Ok(List { addresses: vec![address.clone()], passed_over: 0 }),
+        Bootstrap::DnsAddr { host, peer } => Ok(dns.resolve(host, *peer).await?),
+        Bootstrap::List(url) => Ok(web::fetch(url).await?),
+    }
+}
+
 impl Follower {
     /// Follows `bootstrap`, the one with the number `source`.
     fn new(source: usize, bootstrap: Bootstrap, shared: Shared) -> Self {
@@ -95,7 +104,7 @@ impl Follower {
                 self.tell(addresses).await;
             }
             loop {
-                match self.read().await {
+                match read(&self.bootstrap, &self.dns).await {
                     Ok(list) => {
                         self.read_again(list).await;
                         self.rest().await;
@@ -110,14 +119,6 @@ impl Follower {
         tokio::select! {
             () = follow => {}
             () = tasks.stopped() => {}
-        }
-    }
-
-    async fn read(&self) -> Result<List, FollowError> {
-        match &self.bootstrap {
-            Bootstrap::Address(address) => Ok(List { addresses: vec![address.clone()], passed_over: 0 }),
-            Bootstrap::DnsAddr { host, peer } => Ok(self.dns.resolve(host, *peer).await?),
-            Bootstrap::List(url) => Ok(web::fetch(url).await?),
         }
     }
 

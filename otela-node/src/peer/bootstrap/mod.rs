@@ -52,7 +52,20 @@ pub enum BootstrapError {
     Password,
 }
 
+/// Names or a list could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct NotRead(#[from] follow::FollowError);
+
 impl Bootstrap {
+    /// The addresses that it stands for now.
+    ///
+    /// # Errors
+    /// [`NotRead`].
+    pub async fn addresses(&self, dns: &Dns) -> Result<Vec<Multiaddr>, NotRead> {
+        Ok(follow::read(self, dns).await?.addresses)
+    }
+
     /// Whether it stands for addresses that have to be found out first.
     pub(super) fn is_list(&self) -> bool {
         !matches!(self, Self::Address(_))

@@ -23,6 +23,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
+    warnings.extend(choice_warning(&reach));
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
     warnings.extend(expiry_warnings(&peer.admission().1, unix_ms()));
@@ -41,6 +42,11 @@ pub(super) fn status(observed: &Observed) -> Value {
             "dialled": reach.is_dialled,
             "relays": reach.relays.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "relays_known": reach.relays_known,
+            "left_out": reach.left_out.iter().map(|left| json!({
+                "address": left.address.to_string(),
+                "interface": left.interface,
+                "reason": left.reason.text(),
+            })).collect::<Vec<_>>(),
         },
         "addresses": peer.addresses().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "nodes": nodes(&view),
@@ -118,6 +124,7 @@ fn connections(peer: &Peer) -> Vec<Value> {
         json!({
             "peer": connection.peer().to_string(),
             "path": path,
+            "address": connection.remote().to_string(),
             "carrier": connection.carrier().name(),
             "proxied": connection.is_proxied(),
             "rtt_ms": rtt_ms,
@@ -156,6 +163,16 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
         }
     }
     warnings
+}
+
+/// An interface that is not there is no error; but it may be a slip.
+fn choice_warning(reach: &Reach) -> Option<(&'static str, String)> {
+    (!reach.unmatched.is_empty()).then(|| {
+        let names = reach.unmatched.join(", ");
+        let message =
+            format!("--announce names what this machine does not have now: {names}. `ip address` shows what it has.");
+        ("announce_unmatched", message)
+    })
 }
 
 fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, String)> {
@@ -239,6 +256,13 @@ mod tests {
             |until_ms| expiry_warnings(&Credentials { release: Some(release(until_ms)), membership: None }, 0);
         assert!(warnings(30 * day_ms).is_empty());
         assert!(warnings(2 * day_ms)[0].1.contains("48 hours"));
+    }
+
+    #[test]
+    fn p53_a_choice_that_matches_nothing_is_warned_of() {
+        assert!(choice_warning(&Reach::default()).is_none());
+        let reach = Reach { unmatched: vec!["hsn0".into(), "!10.0.0.0/8".into()], ..Reach::default() };
+        assert!(choice_warning(&reach).is_some_and(|(_, line)| line.contains("hsn0, !10.0.0.0/8")));
     }
 
     #[test]

@@ -199,6 +199,17 @@ impl Connection {
         self.proxied
     }
 
+    /// The name of what carries it: `tcp` or `quic`.
+    #[must_use]
+    pub fn carrier_name(&self) -> &'static str {
+        self.carrier.name()
+    }
+
+    /// Since when it stands.
+    pub(in crate::peer) fn since(&self) -> Instant {
+        self.since
+    }
+
     /// Whether we began it.
     pub(in crate::peer) fn is_ours(&self) -> bool {
         self.ours

@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Duration,
 };
+use tokio::sync::Notify;
 
 /// Who relays. libp2p runs a member's circuits and its reservation on the oldest of its connections to a relay, and
 /// neither side sees them in the table: so members keep that one, and relays close none of several.
@@ -37,6 +38,7 @@ type Table = HashMap<PeerId, Vec<Arc<Connection>>>;
 #[derive(Debug, Clone, Default)]
 pub(in crate::peer) struct Streams {
     table: Arc<RwLock<Table>>,
+    added: Arc<Notify>,
 }
 
 impl Streams {
@@ -53,6 +55,17 @@ impl Streams {
     #[must_use]
     pub(in crate::peer) fn direct(&self, peer: &PeerId) -> Option<Arc<Connection>> {
         self.best(peer).filter(|connection| connection.path() == Path::Direct)
+    }
+
+    /// The first direct connection to `peer`; waits for one.
+    pub(in crate::peer) async fn until_direct(&self, peer: &PeerId) -> Arc<Connection> {
+        loop {
+            let added = self.added.notified();
+            if let Some(connection) = self.direct(peer) {
+                return connection;
+            }
+            added.await;
+        }
     }
 
     /// Of each peer to which there is no direct connection the one that is used.
@@ -141,6 +154,7 @@ impl Streams {
     /// A new connection.
     pub(super) fn add(&self, connection: Connection) {
         self.write().entry(connection.peer()).or_default().push(Arc::new(connection));
+        self.added.notify_waiters();
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {

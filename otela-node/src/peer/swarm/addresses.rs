@@ -1,6 +1,7 @@
 //! Addresses: which of ours are worth telling, and which numbers stand behind the names in others'.
 
 use crate::peer::{
+    choice::{AddressChoice, Interfaces, Reason, Verdict, is_near},
     defaults::{
         DIRECT_ADDRESSES_MAX, DIRECT_FIRST_FOR, LAST_RESORT_AFTER, PROXIED_ADDRESSES_MAX, RELAYED_ADDRESSES_MAX,
     },
@@ -16,17 +17,62 @@ use std::{
     time::Duration,
 };
 
-/// The addresses worth telling others: configured ones, those we listen on, and those at relays. Loopback and
-/// link-local ones only when there is nothing else, that is on a machine that talks to itself.
+/// An address that we listen on and do not tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The address.
+    pub address: Multiaddr,
+    /// Whose it is, as far as that is known.
+    pub interface: Option<String>,
+    /// Why it is left out.
+    pub reason: Reason,
+}
+
+/// The addresses worth telling others: configured ones, of those we listen on what is chosen, and those at relays.
+/// Loopback and link-local ones only when there is nothing else, that is on a machine that talks to itself. And those
+/// that we listen on and do not tell.
 pub(super) fn announced<'a>(
     listening: impl Iterator<Item = &'a Multiaddr>,
-    external: &[Multiaddr],
-) -> BTreeSet<Multiaddr> {
-    let (near, far): (Vec<_>, Vec<_>) = listening.partition(|address| is_near(address));
-    let far: Vec<_> = external.iter().chain(far).collect();
-    let chosen = if far.is_empty() { near } else { far };
-    let (relayed, own): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|address| is_relayed(address));
-    own.into_iter().take(DIRECT_ADDRESSES_MAX).cloned().chain(of_each_relay(relayed)).collect()
+    external: &'a [Multiaddr],
+    choice: &AddressChoice,
+    interfaces: &Interfaces,
+) -> (BTreeSet<Multiaddr>, Vec<LeftOut>) {
+    let (relayed, listening): (Vec<_>, Vec<_>) = listening.partition(|address| is_relayed(address));
+    let (relayed_external, mut told): (Vec<_>, Vec<_>) = external.iter().partition(|address| is_relayed(address));
+    let (mut spare, mut left_out) = (Vec::new(), Vec::new());
+    for address in listening {
+        let Some(ip) = ip_of(address) else { continue };
+        match choice.verdict(ip, &interfaces.of(ip)) {
+            Verdict::Told => told.push(address),
+            Verdict::Spare => spare.push(address),
+            Verdict::LeftOut(reason) => left_out.push((address, reason)),
+        }
+    }
+    // A relay that is near too is as good as they are; one that is not is another way.
+    let mut relayed: Vec<_> = relayed_external.into_iter().chain(relayed).collect();
+    let is_far = |address: &&Multiaddr| !ip_of(address).is_some_and(is_near);
+    if told.is_empty() && !relayed.iter().any(is_far) {
+        told = spare;
+    } else {
+        left_out.extend(spare.into_iter().map(|address| (address, Reason::Near)));
+        relayed.retain(is_far);
+    }
+    let surplus = told.split_off(told.len().min(DIRECT_ADDRESSES_MAX));
+    left_out.extend(surplus.into_iter().map(|address| (address, Reason::TooMany)));
+    let relayed = of_each_relay(relayed);
+    let left_out = left_out.into_iter().map(|(address, reason)| {
+        let interface = ip_of(address).and_then(|ip| interfaces.of(ip).first().map(|name| (*name).to_owned()));
+        LeftOut { address: address.clone(), interface, reason }
+    });
+    (told.into_iter().cloned().chain(relayed).collect(), left_out.collect())
+}
+
+fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => Some(ip.into()),
+        Some(Protocol::Ip6(ip)) => Some(ip.into()),
+        _ => None,
+    }
 }
 
 /// One address at each relay, over TCP if there is one, without our own id at its end: whoever reads it knows whose it
@@ -43,7 +89,7 @@ fn of_each_relay(mut relayed: Vec<&Multiaddr>) -> Vec<Multiaddr> {
 }
 
 /// Whether an address leads through a relay.
-pub(super) fn is_relayed(address: &Multiaddr) -> bool {
+pub(in crate::peer) fn is_relayed(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
@@ -146,14 +192,6 @@ pub(super) fn tcp_remotes(own: IpAddr) -> HashSet<SocketAddr> {
         .collect()
 }
 
-fn is_near(address: &Multiaddr) -> bool {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => ip.is_loopback() || ip.is_link_local(),
-        Some(Protocol::Ip6(ip)) => ip.is_loopback() || ip.is_unicast_link_local(),
-        _ => false,
-    }
-}
-
 /// Whether a resolver is needed before it can be dialled. Those that look like the web keep their names, as certificates
 /// are for names; those through a proxy keep theirs for the proxy.
 pub(super) fn has_name(address: &Multiaddr) -> bool {
@@ -163,7 +201,7 @@ pub(super) fn has_name(address: &Multiaddr) -> bool {
 
 /// Names are resolved by the system's resolver, which knows what the site's administrators set up. One name that
 /// cannot be resolved does not spoil the other addresses.
-pub(super) async fn resolve_all(addresses: Vec<Multiaddr>) -> io::Result<Vec<Multiaddr>> {
+pub(in crate::peer) async fn resolve_all(addresses: Vec<Multiaddr>) -> io::Result<Vec<Multiaddr>> {
     let (mut found, mut failed) = (Vec::new(), None);
     for address in addresses {
         if !has_name(&address) {
@@ -197,15 +235,37 @@ async fn resolve(address: Multiaddr) -> io::Result<Vec<Multiaddr>> {
 mod tests {
     use super::*;
 
+    fn all<'a>(
+        listening: impl Iterator<Item = &'a Multiaddr>,
+        external: &'a [Multiaddr],
+    ) -> (BTreeSet<Multiaddr>, Vec<LeftOut>) {
+        announced(listening, external, &AddressChoice::default(), &Interfaces::default())
+    }
+
+    #[test]
+    fn p53_of_too_many_the_first_are_told_and_the_rest_is_known() {
+        let many: Vec<Multiaddr> = (1..=10).map(|n| format!("/ip4/10.0.0.{n}/tcp/1").parse().unwrap()).collect();
+        let (told, left_out) = all(many.iter(), &[]);
+        assert_eq!(told, many[..DIRECT_ADDRESSES_MAX].iter().cloned().collect());
+        let rest: Vec<_> = left_out.iter().map(|left| (left.address.clone(), left.reason)).collect();
+        assert_eq!(rest, many[DIRECT_ADDRESSES_MAX..].iter().map(|a| (a.clone(), Reason::TooMany)).collect::<Vec<_>>());
+    }
+
     #[test]
     fn loopback_is_announced_only_when_there_is_nothing_else() {
         let near: Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
         let far: Multiaddr = "/ip4/10.0.0.7/tcp/1".parse().unwrap();
         let public: Multiaddr = "/dns4/relay.example/tcp/443".parse().unwrap();
+        let at_relay: Multiaddr = format!("{far}/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
         let set = |addresses: &[&Multiaddr]| addresses.iter().map(|a| (*a).clone()).collect::<BTreeSet<_>>();
-        assert_eq!(announced([&near].into_iter(), &[]), set(&[&near]));
-        assert_eq!(announced([&near, &far].into_iter(), &[]), set(&[&far]));
-        assert_eq!(announced([&near].into_iter(), std::slice::from_ref(&public)), set(&[&public]));
+        assert_eq!(all([&near].into_iter(), &[]), (set(&[&near]), vec![]));
+        let left_out = vec![LeftOut { address: near.clone(), interface: None, reason: Reason::Near }];
+        assert_eq!(all([&near, &far].into_iter(), &[]), (set(&[&far]), left_out.clone()));
+        assert_eq!(all([&near, &at_relay].into_iter(), &[]), (set(&[&at_relay]), left_out.clone()));
+        let at_near_relay: Multiaddr = format!("{near}/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+        assert_eq!(all([&near, &at_near_relay].into_iter(), &[]).0, set(&[&near, &at_near_relay]));
+        assert_eq!(all([&near, &far, &at_near_relay].into_iter(), &[]).0, set(&[&far]));
+        assert_eq!(all([&near].into_iter(), std::slice::from_ref(&public)), (set(&[&public]), left_out));
     }
 
     #[test]
@@ -214,8 +274,8 @@ mod tests {
         let at = |relay: &PeerId, how: &str| -> Multiaddr {
             format!("/ip4/10.77.0.11/{how}/p2p/{relay}/p2p-circuit/p2p/{me}").parse().unwrap()
         };
-        let all = [at(&first, "udp/1/quic-v1"), at(&first, "tcp/1"), at(&second, "udp/1/quic-v1")];
-        let told = announced(all.iter(), &[]);
+        let reserved = [at(&first, "udp/1/quic-v1"), at(&first, "tcp/1"), at(&second, "udp/1/quic-v1")];
+        let (told, _) = all(reserved.iter(), &[]);
         let short = |relay: &PeerId, how: &str| -> Multiaddr {
             format!("/ip4/10.77.0.11/{how}/p2p/{relay}/p2p-circuit").parse().unwrap()
         };

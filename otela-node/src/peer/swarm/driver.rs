@@ -1,7 +1,8 @@
 //! The one loop that owns the swarm: it dials, listens, watches connections, and tells the gossip task.
 
 use super::{
-    addresses::{announced, has_name, is_relayed, resolve_all},
+    addresses::{LeftOut, announced, has_name, is_relayed, resolve_all},
+    asked::{Asked, OneDial, Reached},
     complaints::Complaints,
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
@@ -16,6 +17,7 @@ use crate::{
         StartError,
         admission::Admission,
         bootstrap::{Bootstrap, Told},
+        choice::{AddressChoice, Interfaces},
         config::PeerConfig,
         defaults::{DIALS_MAX, JUDGE_EVERY},
         gossip::Event,
@@ -64,6 +66,10 @@ pub(in crate::peer) enum Command {
     Dial(PeerId, Vec<Multiaddr>, Waiter),
     /// Dial this one now; events tell what becomes of it.
     Reach(PeerId, Vec<Multiaddr>),
+    /// Dial this one address now, and say what came of it.
+    DialAt(OneDial, Reached),
+    /// Close one connection.
+    Close(PeerId, ConnectionId),
     /// Close every connection to this one.
     Disconnect(PeerId),
 }
@@ -80,6 +86,11 @@ pub(in crate::peer) struct Driver {
     pub(super) events: mpsc::Sender<Event>,
     pub(super) published: Published,
     external: Vec<Multiaddr>,
+    choice: AddressChoice,
+    /// What is listened on and not told.
+    pub(super) left_out: Vec<LeftOut>,
+    /// What was chosen and matches nothing of this machine.
+    pub(super) unmatched: Vec<String>,
     pub(super) streams: Streams,
     resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     pub(super) misses: HashMap<ConnectionId, u32>,
@@ -101,6 +112,9 @@ pub(in crate::peer) struct Driver {
     pub(super) is_dialled: bool,
     pub(super) is_told: bool,
     pub(super) search: Search,
+    pub(super) asked: Asked,
+    /// How others see this peer, the latest last.
+    pub(super) observed: Vec<Observed>,
     pub(super) guests: Guests,
     pub(super) tidy_at: Option<Instant>,
     pub(super) admission: Admission,
@@ -151,6 +165,21 @@ pub struct Reach {
     pub relays: Vec<PeerId>,
     /// How many relays of the mesh could, once the mesh has told.
     pub relays_known: Option<usize>,
+    /// Addresses that this peer listens on and does not tell others.
+    pub left_out: Vec<LeftOut>,
+    /// What `--announce` names and this machine does not have.
+    pub unmatched: Vec<String>,
+    /// As what others see this peer: of each the latest word for each transport, and of many the latest ones.
+    pub observed: Vec<Observed>,
+}
+
+/// As what another peer sees this one, on a connection that this one has dialled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// Who sees it.
+    pub by: PeerId,
+    /// The address as which it is seen.
+    pub address: Multiaddr,
 }
 
 impl Reach {
@@ -194,6 +223,9 @@ impl Driver {
             events: channels.events,
             published: channels.published,
             external: config.external.clone(),
+            choice: config.announce.clone(),
+            left_out: Vec::new(),
+            unmatched: Vec::new(),
             streams,
             resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
@@ -211,6 +243,8 @@ impl Driver {
             is_dialled: config.is_public(),
             is_told: false,
             search: Search::default(),
+            asked: Asked::default(),
+            observed: Vec::new(),
             guests: Guests::default(),
             tidy_at: None,
             admission,
@@ -267,6 +301,11 @@ impl Driver {
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
             Command::Reach(peer, _) if self.swarm.is_connected(&peer) => {}
             Command::Reach(peer, addresses) => self.dialer.hurry(peer, addresses, None, now),
+            Command::DialAt(dial, reached) => self.dial_at(dial, reached),
+            Command::Close(peer, id) => {
+                self.streams.give_up(&peer, id);
+                self.swarm.close_connection(id);
+            }
             Command::Disconnect(peer) => self.disconnect(peer),
         }
     }
@@ -340,7 +379,11 @@ impl Driver {
     }
 
     pub(super) fn publish_addresses(&mut self) {
-        let addresses = announced(self.swarm.listeners(), &self.external);
+        let interfaces = Interfaces::now();
+        let (addresses, left_out) = announced(self.swarm.listeners(), &self.external, &self.choice, &interfaces);
+        self.left_out = left_out;
+        self.complain_of_choice(&interfaces);
+        self.publish_reach();
         if self.swarm.behaviour().relay.is_enabled() {
             self.tell_guests(&addresses);
         }
@@ -349,6 +392,16 @@ impl Driver {
             *old = addresses;
             changed
         });
+    }
+
+    /// Interfaces come and go, so that one which is not there is no error; but it may be a slip.
+    fn complain_of_choice(&mut self, interfaces: &Interfaces) {
+        let unmatched = self.choice.unmatched(interfaces);
+        for choice in unmatched.iter().filter(|choice| !self.unmatched.contains(choice)) {
+            let there = interfaces.names().join(", ");
+            tracing::warn!(%choice, there, "--announce names what this machine does not have now");
+        }
+        self.unmatched = unmatched;
     }
 
     /// A relay tells those it relays for where it is, and does not relay before it knows that.

@@ -5,6 +5,7 @@ use super::{
     dialer::{Failed, Target},
     driver::Driver,
     net::NetEvent,
+    why::words,
 };
 use crate::{
     peer::{
@@ -19,7 +20,7 @@ use crate::{
 use libp2p::{
     Multiaddr, PeerId,
     core::ConnectedPoint,
-    dcutr, ping,
+    dcutr, identify, ping,
     swarm::{ConnectionId, DialError, SwarmEvent},
 };
 use std::{collections::BTreeSet, io};
@@ -46,6 +47,7 @@ impl Driver {
                     self.via.found(bootstrap, peer_id);
                 }
                 self.search.ended(connection_id);
+                self.asked.connected(connection_id);
                 tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
                 if endpoint.is_listener() && !endpoint.is_relayed() {
                     self.on_dialled();
@@ -116,6 +118,9 @@ impl Driver {
             }
             NetEvent::Dcutr(event) => self.on_hole_punch(&event),
             NetEvent::Kademlia(event) => self.on_kademlia(event),
+            NetEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
+                self.on_observed(peer_id, connection_id, info.observed_addr);
+            }
             _ => {}
         }
     }
@@ -153,6 +158,9 @@ impl Driver {
     }
 
     async fn on_dial_failed(&mut self, id: ConnectionId, error: &DialError, peer: Option<PeerId>) {
+        if self.asked.failed(id, error) {
+            return;
+        }
         if self.search.ended(id) {
             return tracing::debug!(?peer, %error, "no direct way by its own addresses");
         }
@@ -172,7 +180,7 @@ impl Driver {
         self.metrics.dials_failed.inc();
         tracing::debug!(?peer, %error, "dial failed");
         if let Some(target) = self.bootstrap_dials.remove(&id) {
-            self.complain(target, told(error), matches!(outcome, Failed::All(_)));
+            self.complain(target, words(error), matches!(outcome, Failed::All(_)));
         }
         // Whoever is known from an earlier run or by hearsay only is nobody yet.
         if !quiet
@@ -225,17 +233,6 @@ impl Driver {
     async fn tell(&mut self, event: Event) {
         // It is gone only while the peer stops.
         let _ = self.events.send(event).await;
-    }
-}
-
-/// Why a dial has failed, on one line.
-fn told(error: &DialError) -> String {
-    match error {
-        DialError::WrongPeerId { obtained, .. } => format!("another peer is there: {obtained}"),
-        DialError::Transport(failures) => {
-            failures.first().map_or_else(String::new, |(_, error)| chain(error).replace('\n', " "))
-        }
-        other => other.to_string().replace('\n', " "),
     }
 }
 

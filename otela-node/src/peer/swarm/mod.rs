@@ -1,6 +1,7 @@
 //! The swarm, which owns every connection: whom to dial and when, what we listen on, and which addresses to tell.
 
 mod addresses;
+mod asked;
 mod complaints;
 mod crowd;
 mod dialer;
@@ -15,8 +16,11 @@ mod relay;
 mod reservations;
 mod upkeep;
 mod via;
+mod why;
 
-pub(super) use addresses::relay_of;
+pub use addresses::LeftOut;
+pub(super) use addresses::{is_relayed, relay_of, resolve_all};
+pub(super) use asked::OneDial;
 pub(super) use dialer::Contact;
 pub(super) use driver::{Channels, Command, Driver, Published, Seen};
-pub use driver::{ListenError, Reach};
+pub use driver::{ListenError, Observed, Reach};

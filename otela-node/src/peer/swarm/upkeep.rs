@@ -4,12 +4,12 @@
 use super::{
     addresses::{bounded, is_relayed},
     direct::Look,
-    driver::{Driver, Reach},
+    driver::{Driver, Observed, Reach},
     reservations::Lost,
 };
 use crate::peer::{
     admission::By,
-    defaults::{TIDY_AFTER, TIDY_EVERY},
+    defaults::{OBSERVED_MAX, TIDY_AFTER, TIDY_EVERY},
     streams::{Carrier, Relays},
 };
 use libp2p::{
@@ -102,11 +102,28 @@ impl Driver {
         self.publish_reach();
     }
 
+    /// Another peer has told as what it sees us.
+    pub(super) fn on_observed(&mut self, by: PeerId, id: ConnectionId, address: Multiaddr) {
+        // Of connections that others have dialled, it is the address that they knew already.
+        let is_ours = self.streams.get(&by, id).is_some_and(|connection| connection.is_ours());
+        if !is_ours || is_relayed(&address) {
+            return;
+        }
+        let carrier = Carrier::of(&address);
+        self.observed.retain(|old| old.by != by || Carrier::of(&old.address) != carrier);
+        self.observed.push(Observed { by, address });
+        let surplus = self.observed.len().saturating_sub(OBSERVED_MAX);
+        self.observed.drain(..surplus);
+        self.publish_reach();
+    }
+
     pub(super) fn publish_reach(&self) {
         let relays = self.reservations.holding();
         self.metrics.reservations.set(i64::try_from(relays.len()).unwrap_or(i64::MAX));
         let relays_known = self.is_told.then(|| self.reservations.len());
-        let reach = Reach { is_dialled: self.is_dialled, relays, relays_known };
+        let (left_out, unmatched) = (self.left_out.clone(), self.unmatched.clone());
+        let (is_dialled, observed) = (self.is_dialled, self.observed.clone());
+        let reach = Reach { is_dialled, relays, relays_known, left_out, unmatched, observed };
         self.published.reach.send_if_modified(|old| {
             let changed = *old != reach;
             *old = reach;

@@ -4,7 +4,10 @@ use super::{
     hostile::{Hostile, counted, mesh, page},
     *,
 };
-use crate::peer::{bootstrap::Dns, observe};
+use crate::{
+    peer::{bootstrap::Dns, observe},
+    tasks::Tasks,
+};
 use axum::{Router, extract::State as Shared, http::StatusCode, routing::get};
 use hickory_resolver::proto::{
     op::{Message, OpCode, ResponseCode},

@@ -6,6 +6,7 @@
 
 mod connect;
 mod counted;
+mod proven;
 mod proxy;
 mod target;
 mod tls;
@@ -74,10 +75,13 @@ pub(super) fn build(
     }
     let transport = either(transport, proven(wss.map_err(wss::explained), &noise));
     let transport = either(transport, proven(tcp, &noise));
-    let transport = either(transport, over_quic(key)).map(move |(peer, muxer), _| match carried {
-        Some(carried) => (peer, carried.count(muxer)),
-        None => (peer, muxer),
-    });
+    let transport = either(transport, over_quic(key));
+    let transport = transport.and_then(|connected, endpoint| proven::by_address(connected, &endpoint)).map(
+        move |(peer, muxer), _| match carried {
+            Some(carried) => (peer, carried.count(muxer)),
+            None => (peer, muxer),
+        },
+    );
     Ok((admission.guard(transport.boxed()), client))
 }
 
@@ -115,7 +119,10 @@ fn either(first: Proven, second: Proven) -> Proven {
 
 /// libp2p listens with `SO_REUSEPORT`, so two processes of one user can bind the same port and the kernel deals
 /// connections out at random. A bind without that option tells whether the port is free.
-pub(super) fn check_free(address: &Multiaddr) -> io::Result<()> {
+///
+/// # Errors
+/// As the system gives them.
+pub fn check_free(address: &Multiaddr) -> io::Result<()> {
     match socket_of(address) {
         Some((socket, true)) if socket.port() != 0 => TcpListener::bind(socket).map(drop),
         Some((socket, false)) if socket.port() != 0 => UdpSocket::bind(socket).map(drop),

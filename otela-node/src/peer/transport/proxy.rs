@@ -52,6 +52,12 @@ impl Proxy {
         Ok(Self { target, auth: intercept.basic_auth().cloned(), matcher: Arc::new(known(no_proxy)) })
     }
 
+    /// Where it is, without what it is told of who asks.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.target.to_string()
+    }
+
     /// Where the proxy is.
     pub(super) fn target(&self) -> &Target {
         &self.target
@@ -64,7 +70,8 @@ impl Proxy {
 
     /// An address as it is reached through the proxy, names unresolved; `None` if the proxy is not for it: it is not
     /// TCP, it is near, or `no_proxy` has it. Of an address at a relay the way to the relay is meant.
-    pub(in crate::peer) fn through(&self, address: &Multiaddr) -> Option<Multiaddr> {
+    #[must_use]
+    pub fn through(&self, address: &Multiaddr) -> Option<Multiaddr> {
         let target = Target::of(address).filter(|target| !target.is_near() && !is_proxied(address))?;
         let uri: Uri = format!("https://{target}/").parse().ok()?;
         self.matcher.intercept(&uri)?;
