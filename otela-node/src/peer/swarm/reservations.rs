@@ -15,8 +15,9 @@ use tokio::time::Instant;
 enum Standing {
     /// Not asked, or not again before `next`.
     Idle { next: Instant },
-    /// Asked since.
-    Asked { listener: ListenerId, since: Instant },
+    /// Asked since. One that takes too long does not count, and is not hurried: libp2p panics when a relay accepts what
+    /// was given up meanwhile.
+    Asked { listener: ListenerId, since: Instant, is_late: bool },
     /// It relays for us.
     Held { listener: ListenerId },
 }
@@ -74,7 +75,7 @@ impl Reservations {
     /// Those that have refused or failed lately come after all others.
     pub(super) fn chosen(&self) -> Vec<&Contact> {
         let mut all: Vec<_> = self.candidates.values().collect();
-        all.sort_by_key(|candidate| (candidate.is_idle(), candidate.failures, candidate.rank));
+        all.sort_by_key(|candidate| (!candidate.counts(), candidate.failures, candidate.rank));
         all.into_iter().take(RESERVATIONS).map(|candidate| &candidate.relay).collect()
     }
 
@@ -93,7 +94,7 @@ impl Reservations {
     pub(super) fn next(&self, now: Instant) -> Option<Instant> {
         let at = |candidate: &Candidate| match candidate.standing {
             Standing::Idle { next } => (next > now).then_some(next),
-            Standing::Asked { since, .. } => Some(since + RESERVE_WITHIN),
+            Standing::Asked { since, is_late, .. } => (!is_late).then_some(since + RESERVE_WITHIN),
             Standing::Held { .. } => None,
         };
         self.candidates.values().filter_map(at).min()
@@ -102,7 +103,7 @@ impl Reservations {
     /// The relay was asked; what comes of it is told of `listener`.
     pub(super) fn asked(&mut self, peer: &PeerId, listener: ListenerId, now: Instant) {
         if let Some(candidate) = self.candidates.get_mut(peer) {
-            candidate.standing = Standing::Asked { listener, since: now };
+            candidate.standing = Standing::Asked { listener, since: now, is_late: false };
         }
     }
 
@@ -153,13 +154,20 @@ impl Reservations {
         true
     }
 
-    /// Those that were asked and have said nothing for too long: their listeners are to be removed.
-    pub(super) fn overdue(&self, now: Instant) -> Vec<ListenerId> {
-        let overdue = |candidate: &Candidate| match candidate.standing {
-            Standing::Asked { listener, since } if since + RESERVE_WITHIN <= now => Some(listener),
-            _ => None,
-        };
-        self.candidates.values().filter_map(overdue).collect()
+    /// Those that were asked and have said nothing for too long: others are asked in their place.
+    pub(super) fn overdue(&mut self, now: Instant) -> Vec<PeerId> {
+        let mut overdue = Vec::new();
+        for candidate in self.candidates.values_mut() {
+            if let Standing::Asked { since, is_late, .. } = &mut candidate.standing
+                && !*is_late
+                && *since + RESERVE_WITHIN <= now
+            {
+                *is_late = true;
+                candidate.failures = candidate.failures.saturating_add(1);
+                overdue.push(candidate.relay.peer);
+            }
+        }
+        overdue
     }
 
     /// The relays that relay for us.
@@ -194,6 +202,15 @@ impl Reservations {
 impl Candidate {
     fn is_idle(&self) -> bool {
         matches!(self.standing, Standing::Idle { .. })
+    }
+
+    /// Whether it relays for us, or will soon.
+    fn counts(&self) -> bool {
+        match self.standing {
+            Standing::Idle { .. } => false,
+            Standing::Asked { is_late, .. } => !is_late,
+            Standing::Held { .. } => true,
+        }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -314,17 +331,34 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_nothing_is_given_up_and_one_that_the_mesh_forgets_is_forgotten() {
+    fn one_that_says_nothing_loses_its_place_and_has_it_again_if_it_answers_after_all() {
+        let now = Instant::now();
+        let mut reservations = Reservations::default();
+        let relays = relays(RESERVATIONS + 1);
+        reservations.offer(relays.clone(), now);
+        let asked = ask(&mut reservations, now);
+        let (silent, listener) = asked[0];
+        for (_, listener) in &asked[1..] {
+            reservations.held(*listener);
+        }
+        assert!(reservations.overdue(now).is_empty());
+        let later = reservations.next(now).unwrap();
+        assert_eq!(reservations.overdue(later), [silent]);
+        assert!(reservations.overdue(later).is_empty() && reservations.next(later).is_none(), "it is told once");
+        assert_eq!(ask(&mut reservations, later)[0].0, relays[RESERVATIONS].peer, "in its place");
+        assert_eq!(reservations.held(listener), Some(silent));
+        assert_eq!(reservations.holding().len(), RESERVATIONS);
+    }
+
+    #[test]
+    fn one_that_says_nothing_and_that_the_mesh_forgets_is_forgotten_when_it_ends() {
         let now = Instant::now();
         let mut reservations = Reservations::default();
         reservations.offer(relays(1), now);
         let (peer, listener) = ask(&mut reservations, now)[0];
-        assert!(reservations.overdue(now).is_empty());
-        let later = reservations.next(now).unwrap();
-        assert_eq!(reservations.overdue(later), [listener]);
-        reservations.offer(Vec::new(), later);
+        reservations.offer(Vec::new(), now);
         assert_eq!(reservations.len(), 1, "it may still answer");
-        assert_eq!(reservations.lost(listener, later), Some((peer, Lost::Refused)));
+        assert_eq!(reservations.lost(listener, now), Some((peer, Lost::Refused)));
         assert_eq!(reservations.len(), 0);
     }
 }

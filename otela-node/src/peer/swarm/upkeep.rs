@@ -29,9 +29,7 @@ impl Driver {
     pub(super) fn reserve(&mut self) {
         let now = Instant::now();
         for overdue in self.reservations.overdue(now) {
-            tracing::warn!("a relay does not answer, will ask it again");
-            self.swarm.remove_listener(overdue);
-            self.on_reservation_ended(overdue, "no answer");
+            tracing::warn!(relay = %overdue, "a relay does not answer, asking another if there is one");
         }
         let streams = &self.streams;
         let connected = |relay: &PeerId| streams.direct(relay).map(|connection| connection.remote().clone());
