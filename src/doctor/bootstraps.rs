@@ -149,7 +149,7 @@ async fn dial(peer: &Peer, given: &Multiaddr, dialled: Multiaddr) -> Met {
         Ok(connection) => match peer.measure(&connection, &A_FEW).await {
             Ok(measured) => Ok((connection, measured.round_trips[measured.round_trips.len() / 2])),
             Err(error) => Err(format!(
-                "{} is there, and not of this mesh: compare --mesh on both sides, and the versions ({})",
+                "{} is there, and not of this version: it does not let itself be measured ({})",
                 connection.peer(),
                 chain(&error)
             )),
@@ -211,10 +211,14 @@ impl Met {
 fn advice(why: &str) -> &'static str {
     if why.contains("another peer") {
         "the relay there has another key than when the address was written: ask for its present one"
+    } else if why.contains("of another mesh") {
+        "give the mesh's name with --mesh; without it the mesh `otela` is meant"
+    } else if why.contains("refuses") {
+        "what the mesh asks for is in its mesh file: give that with --mesh-file, and see docs/admission.md"
     } else if why.contains("refused") {
         "check the port, and that a relay runs there"
-    } else if why.contains("not of this mesh") {
-        "without --mesh it is looked for in the mesh `otela`"
+    } else if why.contains("not of this version") {
+        "compare the versions on both sides"
     } else if why.contains("resolved") {
         "check the name"
     } else {

@@ -70,7 +70,7 @@ async fn a_mesh_that_cannot_be_joined_is_told_with_what_to_do() {
     assert!(found(&told, "proxy")[0].1.contains("no bootstrap is reached"), "{told:#}");
     let (code, told) = doctor_of("other", &["--bootstrap", &mesh.bootstrap]).await;
     let bootstrap = found(&told, "bootstrap");
-    assert!(code == 1 && bootstrap.iter().any(|(_, says)| says.contains("not of this mesh")), "{told:#}");
+    assert!(code == 1 && bootstrap.iter().any(|(_, says)| says.contains("it is of another mesh")), "{told:#}");
     // A relay needs nobody.
     let (code, told) = doctor(&["--as", "relay"]).await;
     assert_eq!((code, found(&told, "mesh")[0].0), (0, "ok"), "{told:#}");

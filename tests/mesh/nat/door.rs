@@ -36,8 +36,11 @@ async fn lab_netns_who_is_not_admitted_is_refused_over_a_circuit_too() {
     };
     refused("b", INGRESS, "peers").await;
     refused("a", NODE, "us").await;
-    assert!(node.output().contains("p2p-circuit"), "it came through the relay: {}", node.output());
+    eventually("it came through the relay", async || node.output().contains("p2p-circuit").then_some(())).await;
     assert!(path(&lab).await.is_err());
-    let page = lab.on("r1", async || get(local(NODE), "/v1/registry/nodes").await.json()).await;
-    assert!(page["nodes"].as_array().unwrap().iter().any(|node| node["id"] == id.as_str()), "the relay has it");
+    eventually("the relay has it", async || {
+        let page = lab.on("r1", async || get(local(NODE), "/v1/registry/nodes").await.json()).await;
+        page["nodes"].as_array()?.iter().any(|node| node["id"] == id.as_str()).then_some(())
+    })
+    .await;
 }

@@ -42,8 +42,12 @@ async fn finds(from: &Running, other: &PeerId, what: &str) {
 
 fn number(running: &Running, metric: &str) -> u64 {
     let text = running.metrics.render();
-    let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' ')).unwrap_or_default();
-    line.parse().unwrap_or_else(|_| panic!("{metric} in\n{text}"))
+    // With labels or without.
+    let values =
+        text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix([' ', '{'])?.split(' ').next_back());
+    let values: Vec<u64> = values.map(|value| value.parse().unwrap()).collect();
+    assert!(!values.is_empty(), "{metric} in\n{text}");
+    values.iter().sum()
 }
 
 /// A server whose answers are changed while it runs.

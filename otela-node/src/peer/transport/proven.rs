@@ -48,7 +48,10 @@ mod tests {
     use futures::{StreamExt, future::Either};
     use libp2p::{
         Multiaddr, PeerId, Transport,
-        core::transport::{DialOpts, ListenerId, PortUse, TransportEvent},
+        core::{
+            muxing::StreamMuxerExt,
+            transport::{DialOpts, ListenerId, PortUse, TransportEvent},
+        },
         identity::Keypair,
     };
 
@@ -75,8 +78,12 @@ mod tests {
                         Either::Left((outcome, _)) => break outcome,
                         Either::Right((event, pending)) => {
                             if let Some(TransportEvent::Incoming { upgrade, .. }) = event {
-                                // The other half may end first, or not at all: what comes last is sent lazily.
-                                break match futures::future::select(pending, upgrade).await {
+                                // What the other half says last has to leave too.
+                                let accepting = async {
+                                    let (_, mut muxer) = upgrade.await.ok()?;
+                                    std::future::poll_fn(|cx| muxer.poll_unpin(cx)).await.ok()
+                                };
+                                break match futures::future::select(pending, Box::pin(accepting)).await {
                                     Either::Left((outcome, _)) => outcome,
                                     Either::Right((_, pending)) => pending.await,
                                 };
