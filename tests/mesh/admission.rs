@@ -130,7 +130,7 @@ async fn serving(office: &Office) -> [Peer; 3] {
     let relay = office.peer(&["relay"]).await;
     let bootstrap = relay.process.says("others join with --bootstrap ").await;
     let ingress = office.peer(&["ingress", "--bootstrap", &bootstrap]).await;
-    let engine = ["--process", OTELA, "engine", "m", "--ttft", "1ms", "--itl", "1ms"];
+    let engine = ["--process", OTELA, "engine", "m", "--port", "0", "--ttft", "1ms", "--itl", "1ms"];
     let node = office.peer(&[&["start", "--bootstrap", &bootstrap], &engine[..]].concat()).await;
     serves(&ingress, true).await;
     [relay, ingress, node]

@@ -66,7 +66,11 @@ pub(in crate::peer) async fn admit(
             Ok((peer, muxer))
         }
         Err(error) => {
-            let address = endpoint.get_remote_address();
+            let address = match &endpoint {
+                // Of who comes through a relay the remote address tells the id alone.
+                ConnectedPoint::Listener { local_addr, .. } if endpoint.is_relayed() => local_addr,
+                _ => endpoint.get_remote_address(),
+            };
             match &error {
                 NotAdmitted::ByUs(refused) => admission.tally().refused(By::Us, *refused, &peer, Some(address)),
                 NotAdmitted::ByThem(refused) => admission.tally().refused(By::Them, *refused, &peer, Some(address)),
