@@ -1,19 +1,14 @@
 //! Meshes that admit signed binaries, or members, only: set up with otela's own commands, as an operator does it.
 
-use crate::support::{Otela, eventually, get, post, sum_metric};
+use crate::support::{Otela, eventually, foreign, get, post, sum_metric};
 use libp2p::{
-    Multiaddr, PeerId, Transport,
+    Multiaddr, Transport,
     core::{
         Endpoint,
-        muxing::StreamMuxerBox,
-        transport::{Boxed, DialOpts, PortUse},
-        upgrade::Version,
+        transport::{DialOpts, PortUse},
     },
-    identity::Keypair,
     multiaddr::Protocol,
-    noise, tcp, yamux,
 };
-use otela_node::peer::admission::{AdmissionSettings, guarded};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -317,18 +312,6 @@ fn what_is_said_of_a_binary_can_be_checked_by_anybody() {
     assert!(output.status.code() == Some(78) && said.contains("make one with `otela key"), "{said}");
 }
 
-/// Somebody who names the mesh and shows nothing.
-fn stranger() -> Boxed<(PeerId, StreamMuxerBox)> {
-    let key = Keypair::generate_ed25519();
-    let transport = tcp::tokio::Transport::new(tcp::Config::default())
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(&key).unwrap())
-        .multiplex(yamux::Config::default())
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
-        .boxed();
-    guarded(transport, &key, &AdmissionSettings::open("lab".parse().unwrap()))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_strangers_in_ten_seconds_disturb_nobody() {
     let office = Office::new("lab");
@@ -343,7 +326,7 @@ async fn two_thousand_strangers_in_ten_seconds_disturb_nobody() {
     let (done, mut stop) = tokio::sync::watch::channel(false);
     let strangers = async {
         let (mut tick, mut dials) = (tokio::time::interval(Duration::from_millis(10)), tokio::task::JoinSet::new());
-        let mut transport = stranger();
+        let (_, mut transport) = foreign("lab");
         for n in 0..1_000 {
             tick.tick().await;
             let door = &doors[n % doors.len()];

@@ -1,17 +1,13 @@
 //! A registry full of peers whose addresses swallow packets.
 
-use crate::support::{Otela, eventually, get, post};
+use crate::support::{Otela, eventually, foreign, get, post};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
-    Multiaddr, StreamProtocol, Swarm, Transport,
-    core::{muxing::StreamMuxerBox, upgrade::Version},
+    Multiaddr, StreamProtocol, Swarm,
     identity::Keypair,
     multiaddr::Protocol,
-    noise,
     swarm::{self, SwarmEvent},
-    tcp, yamux,
 };
-use otela_node::peer::admission::{AdmissionSettings, guarded};
 use otela_proto::{
     entry::{Draft, Entry, Rank},
     id::{Epoch, MeshName},
@@ -79,16 +75,8 @@ fn ghosts(holes: &[Hole]) -> Vec<Vec<u8>> {
 /// returned task is dropped.
 async fn tell(to: &str, entries: Vec<Vec<u8>>) -> tokio::task::JoinSet<()> {
     let protocol = StreamProtocol::try_from_owned(gossip_protocol(&"test".parse().unwrap())).unwrap();
-    let key = Keypair::generate_ed25519();
-    let transport = tcp::tokio::Transport::new(tcp::Config::default())
-        .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(&key).unwrap())
-        .multiplex(yamux::Config::default())
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
-        .boxed();
-    let door = AdmissionSettings::open("test".parse().unwrap());
+    let (me, transport) = foreign("test");
     let config = swarm::Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
-    let (transport, me) = (guarded(transport, &key, &door), key.public().to_peer_id());
     let mut swarm = Swarm::new(transport, libp2p_stream::Behaviour::new(), me, config);
     let mut control = swarm.behaviour().new_control();
     // Who does not take part in gossip is a stranger and is closed.

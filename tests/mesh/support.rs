@@ -4,6 +4,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use libp2p::{
+    PeerId, Transport,
+    core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
+    identity::Keypair,
+    noise, tcp, yamux,
+};
+use otela_node::peer::admission::{AdmissionSettings, guarded};
 use serde_json::Value;
 use std::{
     future::Future,
@@ -326,6 +333,19 @@ pub(crate) async fn read_to_end(tcp: &mut TcpStream) -> (String, bool) {
     let mut seen = Vec::new();
     let clean = tokio::time::timeout(SOON, tcp.read_to_end(&mut seen)).await.expect("it ends").is_ok();
     (String::from_utf8_lossy(&seen).into_owned(), clean)
+}
+
+/// The transport of somebody who names a mesh, shows nothing, and is no otela; and who that is.
+pub(crate) fn foreign(mesh: &str) -> (PeerId, Boxed<(PeerId, StreamMuxerBox)>) {
+    let key = Keypair::generate_ed25519();
+    let transport = tcp::tokio::Transport::new(tcp::Config::default())
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(&key).unwrap())
+        .multiplex(yamux::Config::default())
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed();
+    let door = AdmissionSettings::open(mesh.parse().unwrap());
+    (key.public().to_peer_id(), guarded(transport, &key, &door))
 }
 
 /// The steps of a script that answers with an event stream of `events`, each a whole chunk.
