@@ -26,6 +26,8 @@ pub(super) const JUDGE_EVERY: Duration = Duration::from_secs(60);
 pub(super) const MESH_FILE_EVERY: Duration = Duration::from_secs(5);
 /// What a peer shows at the door is warned of this long before it ends.
 pub(super) const EXPIRES_SOON: Duration = Duration::from_hours(24 * 7);
+/// A look at it takes longer only where a file system hangs.
+pub(super) const MESH_FILE_WITHIN: Duration = Duration::from_secs(20);
 /// Who was refused so lately, and is in no mesh, is not there because of that.
 pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(2);
 /// A QUIC connection that is silent for this long is dead.

@@ -70,6 +70,7 @@ pub(super) struct PeerMetrics {
     pub(super) reservations_lost: Counter,
     pub(super) reservations_refused: Counter,
     hole_punches: Family<HolePunch, Counter>,
+    incoming_failed: Family<Reason, Counter>,
     pub(super) reservations_given: Gauge,
     pub(super) circuits: Gauge,
     pub(super) circuits_cut: Counter,
@@ -134,6 +135,12 @@ impl PeerMetrics {
             r.register("otela_peer_connections_opened", "Connections that were set up, by what carries them", opened);
             r.register("otela_peer_connections", "Open connections to other peers", m.connections.clone());
             r.register("otela_peer_reservations", "Relays that relay for us", m.reservations.clone());
+            let incoming = m.incoming_failed.clone();
+            r.register(
+                "otela_peer_incoming_failed",
+                "Connections of others that came to nothing: denied, not admitted, or no handshake",
+                incoming,
+            );
             let punches = m.hole_punches.clone();
             r.register("otela_peer_hole_punches", "Tries at a direct way beside a relayed one, by result", punches);
             let public = m.lookup_peers.clone();
@@ -157,6 +164,11 @@ impl PeerMetrics {
     /// Counts a connection by what carries it and what it leads through.
     pub(super) fn opened(&self, carrier: &'static str, through: &'static str) {
         self.connections_opened.get_or_create(&Opened { carrier, through }).inc();
+    }
+
+    /// Counts what came to us and was no connection in the end.
+    pub(super) fn incoming_failed(&self, reason: &'static str) {
+        self.incoming_failed.get_or_create(&Reason { reason }).inc();
     }
 
     /// Counts a try at a hole punch.
@@ -225,10 +237,13 @@ impl PeerMetrics {
             ("kademlia", "stores_nothing", &self.lookups_refused),
         ];
         let others = others.map(|(what, reason, counter)| (what, reason, counter.get()));
+        let incoming = ["denied", "handshake", "listener"].map(|reason| {
+            ("incoming", reason, self.incoming_failed.get(&Reason { reason }).map_or(0, |counter| counter.get()))
+        });
         let probes = measure::Refusal::ALL.map(|refusal| {
             let reason = refusal.reason();
             ("probes", reason, self.probes_refused.get(&Reason { reason }).map_or(0, |counter| counter.get()))
         });
-        entries.chain(others).chain(probes).filter(|(_, _, count)| *count > 0).collect()
+        entries.chain(others).chain(incoming).chain(probes).filter(|(_, _, count)| *count > 0).collect()
     }
 }

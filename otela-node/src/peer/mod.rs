@@ -238,7 +238,7 @@ impl Peer {
     }
 
     /// Announces Left and waits, at most `within`, until the neighbours have read it. The peer itself is
-    /// stopped by its [`Tasks`].
+    /// stopped by its [`Tasks`](crate::tasks::Tasks).
     pub async fn leave(&self, within: Duration) {
         let farewell = async {
             let (done, flushed) = oneshot::channel();

@@ -60,11 +60,9 @@ pub(in crate::peer) async fn admit(
     let side = side_of(&endpoint);
     let talk = tokio::time::timeout(ADMISSION_WITHIN, handshake(&admission, &peer, side, &mut muxer)).await;
     let outcome = talk.unwrap_or(Err(NotAdmitted::ByUs(Refused::TooSlow)));
-    match outcome {
-        Ok(credentials) => {
-            admission.let_in(peer, credentials);
-            Ok((peer, muxer))
-        }
+    let let_in = |credentials| admission.let_in(peer, credentials).map_err(NotAdmitted::ByUs);
+    match outcome.and_then(let_in) {
+        Ok(()) => Ok((peer, muxer)),
         Err(error) => {
             let address = match &endpoint {
                 // Of who comes through a relay the remote address tells the id alone.
@@ -75,6 +73,7 @@ pub(in crate::peer) async fn admit(
                 NotAdmitted::ByUs(refused) => admission.tally().refused(By::Us, *refused, &peer, Some(address)),
                 NotAdmitted::ByThem(refused) => admission.tally().refused(By::Them, *refused, &peer, Some(address)),
                 NotAdmitted::ByThemUnknown(_) | NotAdmitted::Io(_) => {
+                    admission.tally().broken_off();
                     tracing::debug!(%peer, %address, %error, "not admitted");
                 }
             }

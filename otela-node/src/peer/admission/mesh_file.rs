@@ -1,5 +1,6 @@
 //! The mesh file: what the operators of a mesh give to everybody who runs a peer of it.
 
+use super::small;
 use libp2p::PeerId;
 use otela_proto::{
     admission::{BinaryDigest, Rules},
@@ -9,13 +10,13 @@ use semver::Version;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{
     collections::BTreeSet,
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 /// No mesh file is longer.
-const BYTES_MAX: u64 = 1024 * 1024;
+pub(super) const BYTES_MAX: u64 = 1024 * 1024;
 
 /// A mesh file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,11 +109,12 @@ impl MeshFile {
     /// [`MeshFileError`].
     pub fn load(path: &Path) -> Result<Self, MeshFileError> {
         let io = |source| MeshFileError::Io { path: path.to_owned(), source };
-        let wrong = |reason| MeshFileError::Wrong { path: path.to_owned(), reason };
-        if fs::metadata(path).map_err(io)?.len() > BYTES_MAX {
-            return Err(wrong("it is longer than a mebibyte".to_owned()));
-        }
-        Self::parse(&fs::read_to_string(path).map_err(io)?).map_err(wrong)
+        Self::of_text(&small::read(path, BYTES_MAX).map_err(io)?, path)
+    }
+
+    /// Reads the text of the mesh file at `path`.
+    pub(super) fn of_text(text: &str, path: &Path) -> Result<Self, MeshFileError> {
+        Self::parse(text).map_err(|reason| MeshFileError::Wrong { path: path.to_owned(), reason })
     }
 
     /// Reads the text of a mesh file.

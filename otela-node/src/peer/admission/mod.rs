@@ -6,7 +6,9 @@ mod armor;
 mod gate;
 mod mesh_file;
 mod reload;
+mod roll;
 mod settings;
+mod small;
 mod tally;
 
 pub use armor::{ArmorError, Kind, armor, unarmor};
@@ -22,16 +24,15 @@ use libp2p::{
     PeerId, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed},
     identity::Keypair,
+    swarm::ConnectionId,
 };
 use otela_proto::{
     admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules},
     wire::Signed,
 };
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
-use tokio::sync::watch;
+use roll::Roll;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::{sync::watch, time::Instant};
 
 /// A transport as it is after encryption: who is at the other end, and what carries substreams.
 type Encrypted = Boxed<(PeerId, StreamMuxerBox)>;
@@ -59,8 +60,7 @@ struct Inner {
     rules: ArcSwap<Rules>,
     /// Changes with the rules.
     changed: watch::Sender<u64>,
-    /// What those have shown who were let in, as long as they are connected.
-    admitted: Mutex<HashMap<PeerId, Credentials>>,
+    roll: Mutex<Roll>,
     tally: Tally,
 }
 
@@ -74,7 +74,7 @@ impl Admission {
             shown: settings.credentials(),
             rules: ArcSwap::from_pointee(settings.rules.clone()),
             changed: watch::Sender::new(0),
-            admitted: Mutex::default(),
+            roll: Mutex::default(),
             tally,
         };
         Self { inner: Arc::new(inner) }
@@ -137,24 +137,33 @@ impl Admission {
         }
     }
 
-    fn let_in(&self, peer: PeerId, credentials: Credentials) {
+    fn roll(&self) -> MutexGuard<'_, Roll> {
+        self.inner.roll.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A peer has passed the door. The rules may have changed while it did.
+    fn let_in(&self, peer: PeerId, credentials: Credentials) -> Result<(), Refused> {
+        self.rules().judge(&peer, &credentials, unix_ms())?;
         self.inner.tally.admitted();
-        self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, credentials);
+        self.roll().arrives(peer, credentials, Instant::now());
+        Ok(())
     }
 
-    /// No connection to `peer` is left.
-    pub(super) fn forget(&self, peer: &PeerId) {
-        self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
+    /// The swarm has the connection of a peer, which passed the door a moment ago. The rules may have changed since.
+    pub(super) fn is_here(&self, peer: PeerId, id: ConnectionId) -> Result<(), Refused> {
+        let credentials = self.roll().is_here(peer, id).ok_or(Refused::TooSlow)?;
+        self.rules().judge(&peer, &credentials, unix_ms())
     }
 
-    /// Those of the admitted whom the rules, as they are now and at this time, do not admit any more. Who is not
-    /// connected is forgotten: the swarm may have closed what was let in before it told anybody.
-    pub(super) fn judge_again(&self, is_connected: impl Fn(&PeerId) -> bool) -> Vec<(PeerId, Refused)> {
+    /// A connection is gone.
+    pub(super) fn is_gone(&self, id: ConnectionId) {
+        self.roll().is_gone(id);
+    }
+
+    /// The connections that the rules, as they are now and at this time, do not admit any more.
+    pub(super) fn judge_again(&self) -> Vec<(PeerId, ConnectionId, Refused)> {
         let (rules, now_ms) = (self.rules(), unix_ms());
-        let mut admitted = self.inner.admitted.lock().unwrap_or_else(PoisonError::into_inner);
-        admitted.retain(|peer, _| is_connected(peer));
-        let judged = admitted.iter().map(|(peer, credentials)| (*peer, rules.judge(peer, credentials, now_ms)));
-        judged.filter_map(|(peer, verdict)| Some((peer, verdict.err()?))).collect()
+        self.roll().refused(|peer, credentials| rules.judge(peer, credentials, now_ms))
     }
 }
 

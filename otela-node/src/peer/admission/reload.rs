@@ -1,58 +1,70 @@
 //! Follows the mesh file: what changes in it counts from then on, for open connections too.
 
-use super::{Admission, mesh_file::MeshFile};
-use crate::{peer::defaults::MESH_FILE_EVERY, telemetry::chain};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::SystemTime,
+use super::{
+    Admission,
+    mesh_file::{BYTES_MAX, MeshFile},
+    small,
 };
-
-/// What tells whether a file has changed, on file systems without notifications too.
-type Stamp = (SystemTime, u64);
+use crate::{
+    peer::defaults::{MESH_FILE_EVERY, MESH_FILE_WITHIN},
+    telemetry::chain,
+};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// Looks at the mesh file now and then and takes over its rules. A file that cannot be used changes nothing, and is
 /// complained of once.
 pub(in crate::peer) async fn follow(path: PathBuf, admission: Admission) {
     let mut follower = Follower::default();
     loop {
-        let (path, admission) = (path.clone(), admission.clone());
-        // A network's file system may take its time.
-        let look = tokio::task::spawn_blocking(move || {
-            follower.look(&path, &admission);
+        let (at, door) = (path.clone(), admission.clone());
+        let mut look = tokio::task::spawn_blocking(move || {
+            follower.look(&at, &door);
             follower
         });
+        // A network's file system may hang. There is no use in a second look beside one that hangs.
+        if tokio::time::timeout(MESH_FILE_WITHIN, &mut look).await.is_err() {
+            admission.tally().reload_failed();
+            tracing::warn!(path = %path.display(), "the mesh file cannot be read: its file system does not answer; going on with what it said before");
+        }
         // It can only fail by a panic; then the next look begins anew.
         follower = look.await.unwrap_or_default();
         tokio::time::sleep(MESH_FILE_EVERY).await;
     }
 }
 
-/// What was seen of the file last. Nothing says that it has not changed since the start: one look more costs nothing.
+/// What was read last. The file is small, so all of it is read each time: times and lengths may be the same where the
+/// content is not.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
-    seen: Option<Result<Stamp, io::ErrorKind>>,
+    seen: Option<Result<String, io::ErrorKind>>,
 }
 
 impl Follower {
     /// Takes over what is new.
     pub(super) fn look(&mut self, path: &Path, admission: &Admission) {
-        let stamp = stamp(path).map_err(|error| error.kind());
-        if self.seen.as_ref() != Some(&stamp) {
-            self.seen = Some(stamp);
-            take_over(path, admission);
+        let text = small::read(path, BYTES_MAX);
+        let seen = text.as_ref().map(Clone::clone).map_err(io::Error::kind);
+        if self.seen.as_ref() != Some(&seen) {
+            self.seen = Some(seen);
+            take_over(path, text, admission);
         }
     }
 }
 
-fn stamp(path: &Path) -> io::Result<Stamp> {
-    let metadata = fs::metadata(path)?;
-    Ok((metadata.modified()?, metadata.len()))
-}
-
-fn take_over(path: &Path, admission: &Admission) {
+fn take_over(path: &Path, text: io::Result<String>, admission: &Admission) {
     let old = admission.rules();
-    match MeshFile::load(path) {
+    let failed = |error: String| {
+        admission.tally().reload_failed();
+        tracing::warn!(error, "the mesh file cannot be used: going on with what it said before");
+    };
+    let file = match text {
+        Ok(text) => MeshFile::of_text(&text, path),
+        Err(error) => return failed(format!("cannot read {}: {error}", path.display())),
+    };
+    match file {
         Ok(file) if file.rules == *old => {}
         Ok(file) if file.rules.mesh != old.mesh => {
             admission.tally().reload_failed();
@@ -63,9 +75,6 @@ fn take_over(path: &Path, admission: &Admission) {
             tracing::info!(path = %path.display(), "the mesh file has changed: its rules count from now on");
             admission.change(file.rules);
         }
-        Err(error) => {
-            admission.tally().reload_failed();
-            tracing::warn!(error = chain(&error), "the mesh file cannot be used: going on with what it said before");
-        }
+        Err(error) => failed(chain(&error)),
     }
 }

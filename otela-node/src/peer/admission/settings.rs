@@ -3,6 +3,7 @@
 use super::{
     armor::{ArmorError, Kind, unarmor},
     mesh_file::{MeshFile, MeshFileError},
+    small,
 };
 use crate::peer::gossip::unix_ms;
 use libp2p::PeerId;
@@ -13,10 +14,13 @@ use otela_proto::{
 };
 use sha2::{Digest, Sha256};
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, BufReader, Read},
     path::{Path, PathBuf},
 };
+
+/// No statement's file is longer.
+const STATEMENT_BYTES_MAX: u64 = 64 * 1024;
 
 /// Which mesh, whom it admits, and what this peer can show.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,11 +234,11 @@ impl AdmissionSettings {
 /// # Errors
 /// [`AdmissionError`].
 pub fn load_statement(path: &Path, kind: Kind) -> Result<Option<Signed>, AdmissionError> {
-    let text = match fs::read(path) {
-        Ok(bytes) => bytes,
+    let text = match small::read(path, STATEMENT_BYTES_MAX) {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(AdmissionError::Io { path: path.to_owned(), source }),
     };
-    let signed = unarmor(kind, &String::from_utf8_lossy(&text));
+    let signed = unarmor(kind, &text);
     signed.map(Some).map_err(|source| AdmissionError::NotAStatement { path: path.to_owned(), source })
 }

@@ -52,6 +52,7 @@ pub(in crate::peer) struct Tally {
     admitted: Counter,
     refused: Family<Label, Counter>,
     reloads_failed: Counter,
+    broken_off: Counter,
     kept: Arc<Mutex<BTreeMap<(By, Refused), Refusals>>>,
 }
 
@@ -65,6 +66,8 @@ impl Tally {
                 "Connections refused by us, or ours by others, by reason",
                 tally.refused.clone(),
             );
+            let broken_off = tally.broken_off.clone();
+            r.register("otela_admission_broken_off", "Handshakes that ended without a verdict", broken_off);
             let failed = tally.reloads_failed.clone();
             r.register("otela_admission_mesh_file_errors", "Changes of the mesh file that cannot be used", failed);
         });
@@ -73,6 +76,10 @@ impl Tally {
 
     pub(super) fn admitted(&self) {
         self.admitted.inc();
+    }
+
+    pub(super) fn broken_off(&self) {
+        self.broken_off.inc();
     }
 
     pub(super) fn reload_failed(&self) {

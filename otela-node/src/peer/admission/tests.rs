@@ -101,8 +101,8 @@ fn the_mesh_file_is_followed_and_a_broken_one_changes_nothing() {
     let path = dir.path().join("mesh.toml");
     let write = |text: &str| {
         fs::write(&path, text).unwrap();
-        // Two writes within the file system's grain of time must not look alike.
-        let at = std::time::SystemTime::now() + std::time::Duration::from_secs(text.len() as u64);
+        // What copies files may keep their times.
+        let at = std::time::SystemTime::UNIX_EPOCH;
         fs::File::options().write(true).open(&path).unwrap().set_modified(at).unwrap();
     };
     write("name = \"lab\"");
@@ -127,6 +127,17 @@ fn the_mesh_file_is_followed_and_a_broken_one_changes_nothing() {
     }
     fs::remove_file(&path).unwrap();
     assert_eq!(look(), (true, 3));
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    assert_eq!(look(), (true, 4), "a pipe is not waited for");
+    fs::remove_file(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len(1 << 32).unwrap();
+    assert_eq!(look(), (true, 5), "four gigabytes are not read");
     write("name = \"lab\"");
-    assert_eq!(look(), (false, 3));
+    assert_eq!(look(), (false, 5));
+    let other = PeerId::random();
+    let revokes = |peer: &PeerId| format!("name = \"lab\"\n[revoked]\npeers = [\"{peer}\"]");
+    write(&revokes(&other));
+    assert_eq!(look(), (false, 5));
+    write(&revokes(&peer));
+    assert_eq!(look(), (true, 5), "as long and as old as before, and not the same");
 }

@@ -21,7 +21,7 @@ use libp2p::{
     Multiaddr, PeerId,
     core::ConnectedPoint,
     dcutr, identify, ping,
-    swarm::{ConnectionId, DialError, SwarmEvent},
+    swarm::{ConnectionId, DialError, ListenError, SwarmEvent},
 };
 use std::{collections::BTreeSet, io};
 use tokio::time::Instant;
@@ -31,38 +31,15 @@ impl Driver {
     pub(super) async fn on_event(&mut self, event: SwarmEvent<NetEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                self.metrics.connections.inc();
-                self.metrics.opened(Carrier::of(used(&endpoint)).name(), through(&endpoint));
-                let way = match &endpoint {
-                    ConnectedPoint::Dialer { address, .. } => Way::of(address),
-                    // It says nothing of our own dials.
-                    ConnectedPoint::Listener { .. } if endpoint.is_relayed() => Way::Around,
-                    ConnectedPoint::Listener { .. } => Way::Own,
-                };
-                self.dialer.connected(peer_id, connection_id, way, Instant::now());
-                if let Some(target) = self.bootstrap_dials.remove(&connection_id)
-                    && let Some((bootstrap, _)) = self.dialer.bootstrap(target)
-                {
-                    self.complaints.reached(bootstrap);
-                    self.via.found(bootstrap, peer_id);
-                }
-                self.search.ended(connection_id);
-                self.asked.connected(connection_id);
-                tracing::debug!(peer = %peer_id, address = %endpoint.get_remote_address(), "connected");
-                if endpoint.is_listener() && !endpoint.is_relayed() {
-                    self.on_dialled();
-                }
-                self.reserve();
-                self.tidy_soon();
-                self.tell(Event::Connected(peer_id, connection_id)).await;
+                self.on_established(peer_id, connection_id, &endpoint).await;
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, endpoint, num_established, cause } => {
                 self.metrics.connections.dec();
                 self.misses.remove(&connection_id);
+                self.admission.is_gone(connection_id);
                 if num_established == 0 {
                     tracing::debug!(peer = %peer_id, ?cause, "disconnected");
                     self.dialer.lost(&peer_id, Instant::now());
-                    self.admission.forget(&peer_id);
                     self.answering.remove(&peer_id);
                 }
                 let (relayed, last) = (endpoint.is_relayed(), num_established == 0);
@@ -88,10 +65,50 @@ impl Driver {
                 self.on_address_gone(&address);
                 self.publish_addresses();
             }
+            SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
+                let reason = if matches!(error, ListenError::Denied { .. }) { "denied" } else { "handshake" };
+                self.metrics.incoming_failed(reason);
+                tracing::debug!(from = %send_back_addr, error = chain(&error), "a connection of somebody came to nothing");
+            }
+            // Strangers' packets are no trouble of ours; what the system does not give us is.
+            SwarmEvent::ListenerError { error, .. } if error.raw_os_error().is_none() => {
+                self.metrics.incoming_failed("listener");
+                tracing::debug!(%error, "what came to a listener is no connection");
+            }
             SwarmEvent::ListenerError { error, .. } => self.complain_of_listener(&error),
             SwarmEvent::Behaviour(event) => self.on_behaviour(event),
             _ => {}
         }
+    }
+
+    async fn on_established(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint) {
+        self.metrics.connections.inc();
+        self.metrics.opened(Carrier::of(used(endpoint)).name(), through(endpoint));
+        let way = match endpoint {
+            ConnectedPoint::Dialer { address, .. } => Way::of(address),
+            // It says nothing of our own dials.
+            ConnectedPoint::Listener { .. } if endpoint.is_relayed() => Way::Around,
+            ConnectedPoint::Listener { .. } => Way::Own,
+        };
+        self.dialer.connected(peer, id, way, Instant::now());
+        if let Some(target) = self.bootstrap_dials.remove(&id)
+            && let Some((bootstrap, _)) = self.dialer.bootstrap(target)
+        {
+            self.complaints.reached(bootstrap);
+            self.via.found(bootstrap, peer);
+        }
+        self.search.ended(id);
+        self.asked.connected(id);
+        tracing::debug!(%peer, address = %endpoint.get_remote_address(), "connected");
+        if endpoint.is_listener() && !endpoint.is_relayed() {
+            self.on_dialled();
+        }
+        if let Err(refused) = self.admission.is_here(peer, id) {
+            self.put_out(peer, id, refused);
+        }
+        self.reserve();
+        self.tidy_soon();
+        self.tell(Event::Connected(peer, id)).await;
     }
 
     /// This machine has an address no more. What was connected from it would hang until TCP gives up, which takes a

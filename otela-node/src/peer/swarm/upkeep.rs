@@ -21,6 +21,7 @@ use libp2p::{
         dial_opts::{DialOpts, PeerCondition},
     },
 };
+use otela_proto::admission::Refused;
 use std::collections::HashSet;
 use tokio::time::Instant;
 
@@ -138,11 +139,16 @@ impl Driver {
 
     /// Closes connections to peers that the rules do not admit any more.
     pub(super) fn judge_again(&mut self) {
-        let swarm = &self.swarm;
-        for (peer, refused) in self.admission.judge_again(|peer| swarm.is_connected(peer)) {
-            self.admission.tally().refused(By::Us, refused, &peer, None);
-            self.disconnect(peer);
+        for (peer, id, refused) in self.admission.judge_again() {
+            self.put_out(peer, id, refused);
         }
+    }
+
+    /// Closes a connection whose peer may not be here.
+    pub(super) fn put_out(&mut self, peer: PeerId, id: ConnectionId, refused: Refused) {
+        self.admission.tally().refused(By::Us, refused, &peer, None);
+        self.streams.give_up(&peer, id);
+        self.swarm.close_connection(id);
     }
 
     /// Has [`Self::tidy`] called soon, once for all connections of one moment.

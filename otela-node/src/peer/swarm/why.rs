@@ -30,7 +30,7 @@ fn of_transport(error: &TransportError<io::Error>) -> String {
         _ if said.contains("Timeout has been reached") || said.contains("timed out") => silent(),
         // Neither did Noise agree, nor the negotiation before it.
         _ if said.contains("Handshake failed") || said.contains("negotiat") => {
-            format!("whoever answers there does not speak as peers do: {said}")
+            format!("whoever answers there does not speak as peers do, or has too many connections to answer: {said}")
         }
         _ => said,
     }

@@ -11,7 +11,7 @@ use libp2p::{
     core::upgrade::Version,
     identity::Keypair,
     noise,
-    swarm::{Config, SwarmEvent, dummy},
+    swarm::{Config, ConnectionId, SwarmEvent, dummy},
     tcp, yamux,
 };
 use otela_proto::{
@@ -145,19 +145,26 @@ async fn who_is_refused_is_never_seen_and_both_sides_know_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_that_change_are_applied_to_who_is_connected() {
+async fn rules_that_change_are_applied_to_who_is_connected_and_to_who_is_on_the_way() {
     let (mut listener, address) = Peer::listening(&signed(), TRANSPORTS[0]).await;
     let mut dialer = Peer::new(&signed());
-    assert_eq!(meet(&mut dialer, &mut listener, address).await, (true, true));
-    let guest = *dialer.swarm.local_peer_id();
-    assert!(listener.door.judge_again(|_| true).is_empty());
+    assert_eq!(meet(&mut dialer, &mut listener, address.clone()).await, (true, true));
+    let (guest, id) = (*dialer.swarm.local_peer_id(), ConnectionId::new_unchecked(1));
+    assert_eq!(listener.door.is_here(guest, id), Ok(()));
+    assert!(listener.door.judge_again().is_empty());
+    let mut another = Peer::new(&signed());
+    assert_eq!(meet(&mut another, &mut listener, address).await, (true, true));
+    let late = *another.swarm.local_peer_id();
     let mut changes = listener.door.changes();
-    let rules = Rules { revoked_peers: [guest].into(), ..(*listener.door.rules()).clone() };
+    let rules = Rules { revoked_peers: [guest, late].into(), ..(*listener.door.rules()).clone() };
     listener.door.change(rules);
     changes.changed().await.unwrap();
-    assert_eq!(listener.door.judge_again(|_| true), [(guest, Refused::RevokedPeer)]);
-    assert!(listener.door.judge_again(|_| false).is_empty(), "who is gone is forgotten");
-    assert!(listener.door.judge_again(|_| true).is_empty());
+    assert_eq!(listener.door.judge_again(), [(guest, id, Refused::RevokedPeer)]);
+    let second = ConnectionId::new_unchecked(2);
+    assert_eq!(listener.door.is_here(late, second), Err(Refused::RevokedPeer), "it had passed under the old rules");
+    listener.door.is_gone(id);
+    assert_eq!(listener.door.judge_again(), [(late, second, Refused::RevokedPeer)]);
+    assert_eq!(listener.door.let_in(guest, Credentials::default()), Err(Refused::RevokedPeer));
 }
 
 fn hello(release: Option<Signed>) -> Vec<u8> {
