@@ -5,9 +5,12 @@ use crate::{
     exit::{CommandError, say},
     look::{pairs, put},
 };
-use otela_node::peer::{
-    Identity,
-    admission::{AdmissionError, Kind, MeshFile, OwnBinary, armor, digest, load_statement},
+use otela_node::{
+    peer::{
+        Identity,
+        admission::{AdmissionError, Kind, MeshFile, OwnBinary, armor, digest, load_statement},
+    },
+    telemetry::chain,
 };
 use otela_proto::{
     Keypair, PeerId,
@@ -88,16 +91,26 @@ fn sign_member(
 /// Checks a binary or a membership, by itself and by the rules of a mesh.
 pub(crate) fn verify(args: &VerifyArgs) -> Result<ExitCode, CommandError> {
     let rules = args.mesh_file.as_deref().map(MeshFile::load).transpose()?.map(|file| file.rules);
-    let (mut rows, verdict) = match (&args.membership, &rules) {
-        (Some(path), Some(rules)) => verify_membership(path, rules)?,
-        _ => verify_binary(args, rules.as_ref())?,
+    let outcome = match (&args.membership, &rules) {
+        (Some(path), Some(rules)) => verify_membership(path, rules),
+        _ => verify_binary(args, rules.as_ref()),
+    };
+    let (mut rows, verdict) = match outcome {
+        Ok((rows, verdict)) => (rows, verdict.map_err(|refused| refused.to_string())),
+        // What is said is not of this binary, or of nobody: that is an answer too.
+        Err(CommandError::Admission(
+            error @ (AdmissionError::AnotherBinary { .. }
+            | AdmissionError::BadStatement { .. }
+            | AdmissionError::NotAStatement { .. }),
+        )) => (Vec::new(), Err(chain(&error))),
+        Err(error) => return Err(error),
     };
     let mesh =
         rules.map_or_else(|| "nobody's rules were given (--mesh-file)".to_owned(), |rules| rules.mesh.to_string());
     rows.push(("mesh", mesh));
     let (word, code) = match verdict {
         Ok(()) => ("good".to_owned(), ExitCode::SUCCESS),
-        Err(refused) => (format!("not good: {refused}"), ExitCode::FAILURE),
+        Err(why) => (format!("not good: {why}"), ExitCode::FAILURE),
     };
     rows.push(("verdict", word));
     put(&pairs(rows))?;
@@ -117,6 +130,8 @@ fn verify_binary(args: &VerifyArgs, rules: Option<&Rules>) -> Result<(Rows, Resu
     if let Some(statement) = &args.release {
         binary.statement.clone_from(statement);
     }
+    // Nothing is said of what cannot be read.
+    digest(&binary.image).map_err(|source| AdmissionError::Io { path: binary.image.clone(), source })?;
     let release = match binary.release()? {
         Some(signed) => Some(
             Release::open(&signed)

@@ -22,7 +22,7 @@ pub(crate) struct SignArgs {
     #[arg(value_name = "BINARY", requires = "binary_version", conflicts_with = "member")]
     pub(crate) binary: Option<PathBuf>,
     /// The version of BINARY.
-    #[arg(long, value_name = "VERSION", requires = "binary")]
+    #[arg(long, value_name = "VERSION", requires = "binary", conflicts_with = "member")]
     pub(crate) binary_version: Option<Version>,
     /// Sign that this peer is a member, instead of a binary.
     #[arg(long, value_name = "PEER", requires = "mesh")]

@@ -28,6 +28,10 @@ pub(super) const MESH_FILE_EVERY: Duration = Duration::from_secs(5);
 pub(super) const EXPIRES_SOON: Duration = Duration::from_hours(24 * 7);
 /// A look at it takes longer only where a file system hangs.
 pub(super) const MESH_FILE_WITHIN: Duration = Duration::from_secs(20);
+/// So many refusals are remembered for the dialler.
+pub(super) const REFUSED_KEPT: usize = 64;
+/// A peer that was refused, or refuses us, is not dialled again for this long: rules change seldom.
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// Who was refused so lately, and is in no mesh, is not there because of that.
 pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(2);
 /// A QUIC connection that is silent for this long is dead.

@@ -44,7 +44,7 @@ use defaults::{CONNECT_WITHIN, REFUSED_LATELY, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
-    admission::{Credentials, Rules},
+    admission::{Credentials, Refused, Rules},
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
@@ -134,7 +134,7 @@ impl Peer {
         if self.has_joined() {
             return None;
         }
-        if let Some(refused) = self.inner.admission.tally().refuses_us(REFUSED_LATELY) {
+        if let Some(refused) = self.refuses_us().first() {
             return Some(format!("others refuse this peer: {refused}"));
         }
         let off = self.skew_ms().is_some_and(|ms| Duration::from_millis(ms.unsigned_abs()) > CLOCK_SLACK);
@@ -215,6 +215,11 @@ impl Peer {
     /// Whom the mesh admits now, and what this peer shows.
     fn admission(&self) -> (Arc<Rules>, Credentials) {
         (self.inner.admission.rules(), self.inner.admission.shown())
+    }
+
+    /// Why others have refused this peer lately, the latest first.
+    fn refuses_us(&self) -> Vec<Refused> {
+        self.inner.admission.tally().refuses_us(REFUSED_LATELY)
     }
 
     /// What this peer has refused: of what, why, how often.

@@ -93,7 +93,7 @@ pub enum StatementError {
     #[error("it is damaged, or of a version that this otela does not know")]
     Malformed,
     /// The signature is not that of the key it names, or for another mesh.
-    #[error("its signature is not good")]
+    #[error("its signature is not good: it is damaged, or a membership of another mesh")]
     BadSignature,
     /// The signer's key is of another kind.
     #[error("only Ed25519 keys sign")]

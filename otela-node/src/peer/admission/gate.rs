@@ -69,6 +69,9 @@ pub(in crate::peer) async fn admit(
                 ConnectedPoint::Listener { local_addr, .. } if endpoint.is_relayed() => local_addr,
                 _ => endpoint.get_remote_address(),
             };
+            if let NotAdmitted::ByUs(_) | NotAdmitted::ByThem(_) = &error {
+                admission.has_refused(peer);
+            }
             match &error {
                 NotAdmitted::ByUs(refused) => admission.tally().refused(By::Us, *refused, &peer, Some(address)),
                 NotAdmitted::ByThem(refused) => admission.tally().refused(By::Them, *refused, &peer, Some(address)),

@@ -17,7 +17,11 @@ pub use settings::{AdmissionError, AdmissionSettings, OwnBinary, digest, load_st
 
 pub(super) use tally::{By, Tally};
 
-use super::{config::PeerConfig, gossip::unix_ms};
+use super::{
+    config::PeerConfig,
+    defaults::{ADMISSION_WITHIN, REFUSED_KEPT},
+    gossip::unix_ms,
+};
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
 use libp2p::{
@@ -31,7 +35,10 @@ use otela_proto::{
     wire::Signed,
 };
 use roll::Roll;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use tokio::{sync::watch, time::Instant};
 
 /// A transport as it is after encryption: who is at the other end, and what carries substreams.
@@ -61,6 +68,8 @@ struct Inner {
     /// Changes with the rules.
     changed: watch::Sender<u64>,
     roll: Mutex<Roll>,
+    /// Who was refused last, or has refused us, and when. Bounded: the driver asks soon after.
+    refused: Mutex<VecDeque<(Instant, PeerId)>>,
     tally: Tally,
 }
 
@@ -75,6 +84,7 @@ impl Admission {
             rules: ArcSwap::from_pointee(settings.rules.clone()),
             changed: watch::Sender::new(0),
             roll: Mutex::default(),
+            refused: Mutex::default(),
             tally,
         };
         Self { inner: Arc::new(inner) }
@@ -108,6 +118,12 @@ impl Admission {
 
     /// These rules count from now on, for connections that are open too.
     fn change(&self, rules: Rules) {
+        if let Err(refused) = rules.judge(&self.inner.me, &self.inner.shown, unix_ms()) {
+            tracing::warn!(
+                reason = refused.reason(),
+                "by its own mesh file this peer would not be admitted any more: {refused}"
+            );
+        }
         self.inner.rules.store(Arc::new(rules));
         self.inner.changed.send_modify(|changes| *changes += 1);
     }
@@ -147,6 +163,19 @@ impl Admission {
         self.inner.tally.admitted();
         self.roll().arrives(peer, credentials, Instant::now());
         Ok(())
+    }
+
+    /// One of the two does not want the other.
+    fn has_refused(&self, peer: PeerId) {
+        let mut refused = self.inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.truncate(REFUSED_KEPT - 1);
+        refused.push_front((Instant::now(), peer));
+    }
+
+    /// Whether a dial of this peer that has just failed came to its door, or to ours.
+    pub(super) fn was_refused(&self, peer: &PeerId) -> bool {
+        let refused = self.inner.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.iter().any(|(at, refused)| refused == peer && at.elapsed() < ADMISSION_WITHIN)
     }
 
     /// The swarm has the connection of a peer, which passed the door a moment ago. The rules may have changed since.

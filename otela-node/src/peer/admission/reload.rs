@@ -25,12 +25,16 @@ pub(in crate::peer) async fn follow(path: PathBuf, admission: Admission) {
             follower
         });
         // A network's file system may hang. There is no use in a second look beside one that hangs.
-        if tokio::time::timeout(MESH_FILE_WITHIN, &mut look).await.is_err() {
-            admission.tally().reload_failed();
-            tracing::warn!(path = %path.display(), "the mesh file cannot be read: its file system does not answer; going on with what it said before");
-        }
+        let looked = match tokio::time::timeout(MESH_FILE_WITHIN, &mut look).await {
+            Ok(looked) => looked,
+            Err(_) => {
+                admission.tally().reload_failed();
+                tracing::warn!(path = %path.display(), "the mesh file cannot be read: its file system does not answer; going on with what it said before");
+                look.await
+            }
+        };
         // It can only fail by a panic; then the next look begins anew.
-        follower = look.await.unwrap_or_default();
+        follower = looked.unwrap_or_default();
         tokio::time::sleep(MESH_FILE_EVERY).await;
     }
 }

@@ -117,10 +117,12 @@ impl Tally {
         kept.iter().map(|((by, refused), refusals)| (*by, *refused, refusals.count)).collect()
     }
 
-    /// Why others have refused us within this time, the last of it.
-    pub(in crate::peer) fn refuses_us(&self, within: Duration) -> Option<Refused> {
+    /// Why others have refused us within this time, the latest first.
+    pub(in crate::peer) fn refuses_us(&self, within: Duration) -> Vec<Refused> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = kept.iter().filter(|((by, _), refusals)| *by == By::Them && refusals.last.elapsed() <= within);
-        recent.max_by_key(|(_, refusals)| refusals.last).map(|((_, refused), _)| *refused)
+        let mut recent: Vec<_> = recent.map(|((_, refused), refusals)| (refusals.last, *refused)).collect();
+        recent.sort_unstable_by_key(|(last, _)| std::cmp::Reverse(*last));
+        recent.into_iter().map(|(_, refused)| refused).collect()
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn status(observed: &Observed) -> Value {
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
+    warnings.extend(refused_warning(&peer.refuses_us()));
     warnings.extend(choice_warning(&reach));
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
@@ -156,12 +157,6 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
         );
         warnings.push(("strangers", message));
     }
-    for (_, reason, count) in refusals.iter().filter(|(what, _, _)| *what == "us") {
-        // The words are those that the other side logs.
-        if let Some(refused) = Refused::ALL.into_iter().find(|refused| refused.reason() == *reason) {
-            warnings.push(("refused_by_peers", format!("Other peers have refused this one {count} times: {refused}.")));
-        }
-    }
     warnings
 }
 
@@ -173,6 +168,12 @@ fn choice_warning(reach: &Reach) -> Option<(&'static str, String)> {
             format!("--announce names what this machine does not have now: {names}. `ip address` shows what it has.");
         ("announce_unmatched", message)
     })
+}
+
+/// The words are those that the other side logs.
+fn refused_warning(refuses_us: &[Refused]) -> Option<(&'static str, String)> {
+    let refused = refuses_us.first()?;
+    Some(("refused_by_peers", format!("Other peers refuse this one: {refused}.")))
 }
 
 fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, String)> {
@@ -226,10 +227,9 @@ mod tests {
         assert_eq!(codes(warnings(Some("no bootstrap has answered yet"), &[])), ["not_joined"]);
         let refused = [("entries", "from_the_future", 3), ("strangers", "no_gossip", 1)];
         assert_eq!(codes(warnings(None, &refused)), ["from_the_future", "strangers"]);
-        let refused = [("peers", "unsigned", 3), ("us", "too_old", 2)];
-        let warnings = warnings(None, &refused);
-        assert_eq!(warnings.len(), 1, "what we refuse is no fault of ours");
-        assert!(warnings[0].1.contains("2 times: its version is older"), "{}", warnings[0].1);
+        assert!(refused_warning(&[]).is_none());
+        let (_, line) = refused_warning(&[Refused::TooOld, Refused::Unsigned]).unwrap();
+        assert!(line.contains("refuse this one: its version is older"), "{line}");
     }
 
     #[test]

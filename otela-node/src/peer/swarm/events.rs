@@ -186,6 +186,11 @@ impl Driver {
         }
         let quiet = self.dialer.is_quiet(id);
         let outcome = self.dialer.failed(id, Instant::now());
+        if let (Failed::All(Some(meant)), now) = (outcome, Instant::now())
+            && self.admission.was_refused(&meant)
+        {
+            self.dialer.put_off(&meant, now);
+        }
         let unreachable = match outcome {
             Failed::All(meant) => peer.or(meant),
             Failed::NotAll => None,

@@ -9,7 +9,8 @@ use crate::peer::{
     bootstrap::peer_of,
     defaults::{
         COURTESY, DIALS_MAX, DIALS_RESERVED, FOUND_DIALS_MAX, FOUND_MAX, FOUND_TRIES_MAX, LISTED_DIALS_MAX,
-        LISTED_UNTIL, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL, STEADY_AFTER,
+        LISTED_UNTIL, REFUSED_PAUSE, REMEMBERED_AFTER, REMEMBERED_DIALS_MAX, REMEMBERED_TRIES_MAX, REMEMBERED_UNTIL,
+        STEADY_AFTER,
     },
     state::Known,
     transport::Proxy,
@@ -240,6 +241,13 @@ impl Dialer {
             attempt.pauses = pauses(attempt.meeting);
             attempt.failures = 0;
             attempt.next = now;
+        }
+    }
+
+    /// Whoever does not want us, or whom we do not want, will think so for a while.
+    pub(super) fn put_off(&mut self, peer: &PeerId, now: Instant) {
+        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer) || a.wanted == Some(*peer)) {
+            attempt.next = attempt.next.max(now + REFUSED_PAUSE);
         }
     }
 
