@@ -150,10 +150,17 @@ async fn cancelled_in_time(mesh: &Mesh, engine: std::net::SocketAddr) {
             }
             // On a machine with too much to do vLLM may be through with it before its metrics have told, and the node
             // may be out of rotation for a moment: then the answer is here, and it is asked again.
-            let mut first = [0; 1];
+            let works = eventually("vLLM works on it", async || (running().await == 1.0).then_some(()));
+            let through = async {
+                if stream {
+                    read_until(&mut client, "[DONE]").await;
+                } else {
+                    let _ = client.peek(&mut [0; 1]).await;
+                }
+            };
             tokio::select! {
-                () = eventually("vLLM works on it", async || (running().await == 1.0).then_some(())) => break client,
-                _ = client.peek(&mut first), if !stream => {}
+                () = works => break client,
+                () = through => {}
             }
         };
         drop(client);
