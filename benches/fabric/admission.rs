@@ -52,8 +52,8 @@ async fn listening(mut listener: Encrypted, tasks: &mut tokio::task::JoinSet<()>
         loop {
             if let TransportEvent::Incoming { upgrade, .. } = listener.select_next_some().await {
                 upgrades.spawn(async move {
-                    // The dialer drops its end when it is done, which ends this one too.
-                    let (_, mut muxer) = upgrade.await.unwrap();
+                    // The dialer drops its end when it is done, which ends this one too, perhaps before it stands.
+                    let Ok((_, mut muxer)) = upgrade.await else { return };
                     let _ = std::future::poll_fn(|cx| libp2p::core::muxing::StreamMuxerExt::poll_unpin(&mut muxer, cx))
                         .await;
                 });
