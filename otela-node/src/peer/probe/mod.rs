@@ -29,6 +29,8 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 /// A peer that is asked has this long for each answer, beyond what was ordered.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a peer may take to see that a measurement is over.
+const END_WITHIN: Duration = Duration::from_secs(2);
 /// All dials of one address end within this.
 const DIAL_WITHIN: Duration = Duration::from_secs(8);
 
@@ -141,12 +143,9 @@ impl Peer {
     /// [`ProbeError`].
     pub async fn measure(&self, connection: &Connection, wanted: &Wanted) -> Result<Measured, ProbeError> {
         let mut asking = self.ask_of(connection).await?;
-        let bulk = Bulk { bytes: wanted.bytes.min(BULK_BYTES_MAX), within: wanted.within.min(BULK_WITHIN_MAX) };
-        let round_trips = asking.round_trips(wanted.count.min(ECHOES_MAX)).await?;
-        let limit = bulk.within + ANSWER_WITHIN;
-        let up = timeout(limit, asking.up(bulk)).await.map_err(|_| ProbeError::Silent)??;
-        let down = timeout(limit, asking.down(bulk)).await.map_err(|_| ProbeError::Silent)??;
-        Ok(Measured { round_trips, up, down })
+        let measured = asking.measure(wanted).await;
+        asking.end().await;
+        measured
     }
 
     /// Asks the peer at the other end of a direct connection to dial these addresses of ours; what became of each.
@@ -159,12 +158,9 @@ impl Peer {
         addresses: Vec<Multiaddr>,
     ) -> Result<Vec<Outcome>, ProbeError> {
         let mut asking = self.ask_of(connection).await?;
-        asking.send(Order::Dial(addresses).write()).await?;
-        match asking.reply().await? {
-            Reply::Dialled(outcomes) => Ok(outcomes),
-            Reply::Refused(refusal) => Err(ProbeError::Refused(refusal)),
-            Reply::Go | Reply::Taken(_) => Err(ProbeError::Protocol),
-        }
+        let dialled = asking.dialled(addresses).await;
+        asking.end().await;
+        dialled
     }
 
     async fn ask_of(&self, connection: &Connection) -> Result<Asking, ProbeError> {
@@ -181,6 +177,36 @@ struct Asking {
 }
 
 impl Asking {
+    async fn measure(&mut self, wanted: &Wanted) -> Result<Measured, ProbeError> {
+        let bulk = Bulk { bytes: wanted.bytes.min(BULK_BYTES_MAX), within: wanted.within.min(BULK_WITHIN_MAX) };
+        let round_trips = self.round_trips(wanted.count.min(ECHOES_MAX)).await?;
+        let limit = bulk.within + ANSWER_WITHIN;
+        let up = timeout(limit, self.up(bulk)).await.map_err(|_| ProbeError::Silent)??;
+        let down = timeout(limit, self.down(bulk)).await.map_err(|_| ProbeError::Silent)??;
+        Ok(Measured { round_trips, up, down })
+    }
+
+    async fn dialled(&mut self, addresses: Vec<Multiaddr>) -> Result<Vec<Outcome>, ProbeError> {
+        self.send(Order::Dial(addresses).write()).await?;
+        match self.reply().await? {
+            Reply::Dialled(outcomes) => Ok(outcomes),
+            Reply::Refused(refusal) => Err(ProbeError::Refused(refusal)),
+            Reply::Go | Reply::Taken(_) => Err(ProbeError::Protocol),
+        }
+    }
+
+    /// Closes our half and waits until the peer has closed its own: it grants one measurement at once, and until then
+    /// counts this one.
+    async fn end(mut self) {
+        let closed = async {
+            if SinkExt::<Bytes>::close(&mut self.frames).await.is_ok() {
+                while let Some(Ok(_)) = self.frames.next().await {}
+            }
+        };
+        // A peer that does not close says so itself when it refuses the next one.
+        let _ = timeout(END_WITHIN, closed).await;
+    }
+
     async fn send(&mut self, frame: Bytes) -> Result<(), ProbeError> {
         self.frames.send(frame).await.map_err(ProbeError::Broken)
     }
