@@ -65,6 +65,11 @@ pub(super) const REDIAL_MEETING_MAX: Duration = Duration::from_secs(20);
 /// A peer's own addresses have this long before the others are tried as well: relayed ones, and QUIC where it has TCP.
 /// Less than a person notices, more than a connection across the world takes.
 pub(super) const DIRECT_FIRST_FOR: Duration = Duration::from_millis(300);
+/// Where somebody answers, the handshake has this long from the dial on: across the world it takes six round trips. It
+/// is looked at...
+pub(super) const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1_200);
+/// ...this often.
+pub(super) const HANDSHAKE_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// And these before what goes out like the web: WebSocket, and the site's proxy. As long as a circuit through a relay
 /// may take across the world, and together soon enough for a request that waits.
 pub(super) const LAST_RESORT_AFTER: Duration = Duration::from_millis(600);

@@ -23,7 +23,7 @@ use crate::{
         gossip::Event,
         metrics::PeerMetrics,
         streams::{self, Streams},
-        transport,
+        transport::{self, Answers},
     },
     tasks::Tasks,
 };
@@ -201,7 +201,8 @@ impl Driver {
         metrics: PeerMetrics,
     ) -> Result<Self, StartError> {
         let (behaviour, streams, kademlia) = streams;
-        let mut swarm = net::swarm(config, (behaviour, kademlia), &admission, &metrics)?;
+        let answers = Answers::default();
+        let mut swarm = net::swarm(config, (behaviour, kademlia), &admission, &metrics, &answers)?;
         for address in &config.listen {
             listen(&mut swarm, address)?;
         }
@@ -211,7 +212,7 @@ impl Driver {
             Bootstrap::DnsAddr { .. } | Bootstrap::List(_) => None,
         });
         let proxy = config.egress.proxy.clone();
-        let mut dialer = Dialer::new(bootstraps.len(), addresses, Instant::now()).with_proxy(proxy);
+        let mut dialer = Dialer::new(bootstraps.len(), addresses, Instant::now()).with(proxy, answers);
         if let Some(state) = &config.state {
             dialer.remember(state.peers(swarm.local_peer_id()), Instant::now());
         }

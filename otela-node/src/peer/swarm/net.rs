@@ -7,7 +7,7 @@ use crate::peer::{
     defaults::{CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY},
     metrics::PeerMetrics,
     streams,
-    transport::{self, TransportError},
+    transport::{self, Answers, TransportError},
 };
 use libp2p::{
     StreamProtocol, Swarm,
@@ -43,12 +43,13 @@ pub(super) fn swarm(
     (streams, kademlia): (streams::Behaviour, StreamProtocol),
     admission: &Admission,
     metrics: &PeerMetrics,
+    answers: &Answers,
 ) -> Result<Swarm<Net>, TransportError> {
     let key = config.identity.keypair();
     let me = key.public().to_peer_id();
     let relays = config.roles.contains(&Role::Relay);
     let carried = relays.then(|| metrics.carried.clone());
-    let (transport, relay_client) = transport::build(key, &config.egress, admission, carried)?;
+    let (transport, relay_client) = transport::build(key, &config.egress, admission, carried, answers)?;
     let limits = ConnectionLimits::default()
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))

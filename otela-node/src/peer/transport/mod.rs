@@ -4,6 +4,7 @@
 //! Built by hand rather than by libp2p's builder, so that every connection, whatever its transport, passes one
 //! place before the swarm sees it.
 
+mod answers;
 mod connect;
 mod counted;
 mod proven;
@@ -12,6 +13,7 @@ mod target;
 mod tls;
 mod wss;
 
+pub(super) use answers::Answers;
 pub(super) use counted::Carried;
 pub(super) use proxy::is_proxied;
 pub use proxy::{Proxy, ProxyError};
@@ -21,11 +23,12 @@ use super::{
     admission::Admission,
     defaults::{HANDSHAKE_WITHIN, MUXER_STREAMS_MAX, QUIC_SILENCE_MAX},
 };
+use answers::Followed;
 use connect::{Connect, Inside};
 use futures::{AsyncRead, AsyncWrite, future::Either};
 use libp2p::{
     Multiaddr, PeerId, Transport,
-    core::{muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
+    core::{ConnectedPoint, muxing::StreamMuxerBox, transport::Boxed, upgrade::Version},
     identity::Keypair,
     noise, quic, relay, tcp, yamux,
 };
@@ -54,12 +57,14 @@ pub struct Egress {
 type Proven = Boxed<(PeerId, StreamMuxerBox)>;
 
 /// Every transport, encrypted, multiplexed and behind the door of `admission`. What they
-/// carry is counted, if wished. And the behaviour that belongs to the one over relays.
+/// carry is counted, if wished, and `answers` tells where somebody is. And the behaviour that belongs to the one over
+/// relays.
 pub(super) fn build(
     key: &Keypair,
     egress: &Egress,
     admission: &Admission,
     carried: Option<Carried>,
+    answers: &Answers,
 ) -> Result<(Proven, relay::client::Behaviour), TransportError> {
     let noise = noise::Config::new(key).map_err(TransportError)?;
     let (circuits, client) = relay::client::new(key.public().to_peer_id());
@@ -74,6 +79,13 @@ pub(super) fn build(
         transport = either(transport, proven(proxied, &noise));
     }
     let transport = either(transport, proven(wss.map_err(wss::explained), &noise));
+    let answered = answers.clone();
+    let tcp = tcp.map(move |stream, endpoint| {
+        if let ConnectedPoint::Dialer { address, .. } = endpoint {
+            answered.answered(&address);
+        }
+        stream
+    });
     let transport = either(transport, proven(tcp, &noise));
     let transport = either(transport, over_quic(key));
     let transport = transport.and_then(|connected, endpoint| proven::by_address(connected, &endpoint)).map(
@@ -82,7 +94,8 @@ pub(super) fn build(
             None => (peer, muxer),
         },
     );
-    Ok((admission.guard(transport.boxed()), client))
+    let inner = admission.guard(transport.boxed());
+    Ok((Followed { inner, answers: answers.clone() }.boxed(), client))
 }
 
 /// Streams of bytes as connections of peers.

@@ -43,7 +43,7 @@ fn named_last(address: &Multiaddr) -> Option<PeerId> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Egress, build};
+    use super::super::{Answers, Egress, build};
     use crate::peer::admission::Admission;
     use futures::{StreamExt, future::Either};
     use libp2p::{
@@ -60,8 +60,10 @@ mod tests {
         let (key, other) = (Keypair::generate_ed25519(), Keypair::generate_ed25519());
         let there = key.public().to_peer_id();
         let door = |key: &Keypair| Admission::for_tests(key.clone());
-        let (mut listening, _behaviour) = build(&key, &Egress::default(), &door(&key), None).unwrap();
-        let (mut dialling, _behaviour) = build(&other, &Egress::default(), &door(&other), None).unwrap();
+        let (mut listening, _behaviour) =
+            build(&key, &Egress::default(), &door(&key), None, &Answers::default()).unwrap();
+        let (mut dialling, _behaviour) =
+            build(&other, &Egress::default(), &door(&other), None, &Answers::default()).unwrap();
         for listen in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
             listening.listen_on(ListenerId::next(), listen.parse().unwrap()).unwrap();
             let address = loop {

@@ -61,7 +61,7 @@ impl Bare {
         let config = PeerConfig::new("test".parse().unwrap(), Identity::ephemeral(), Vec::new());
         let key = config.identity.keypair().clone();
         let door = Admission::start(&config, Tally::default(), &Tasks::new());
-        let (transport, client) = build(&key, egress, &door, None).unwrap();
+        let (transport, client) = build(&key, egress, &door, None, &Answers::default()).unwrap();
         Self { key, transport, _client: client }
     }
 

@@ -59,7 +59,8 @@ impl Peer {
         let key = Keypair::generate_ed25519();
         let me = key.public().to_peer_id();
         let door = Admission::new(key.clone(), settings, Tally::default());
-        let (transport, _) = transport::build(&key, &transport::Egress::default(), &door, None).unwrap();
+        let (transport, _) =
+            transport::build(&key, &transport::Egress::default(), &door, None, &transport::Answers::default()).unwrap();
         let config = Config::with_tokio_executor().with_idle_connection_timeout(Duration::from_secs(60));
         Self { swarm: Swarm::new(transport, dummy::Behaviour, me, config), door }
     }

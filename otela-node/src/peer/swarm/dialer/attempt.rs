@@ -2,9 +2,9 @@
 
 use super::{Waiter, peer_of};
 use crate::peer::{
-    defaults::{REDIAL_MAX, REDIAL_MEETING_MAX, REDIAL_MIN},
+    defaults::{HANDSHAKE_LOOK_EVERY, HANDSHAKE_PATIENCE, REDIAL_MAX, REDIAL_MEETING_MAX, REDIAL_MIN},
     swarm::addresses::{Stage, Way, staged},
-    transport::Proxy,
+    transport::{Answers, Proxy},
 };
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use libp2p::{Multiaddr, PeerId};
@@ -33,6 +33,8 @@ pub(super) struct Attempt {
     pub(super) rest: VecDeque<Stage>,
     /// ...and when the first of it is.
     pub(super) rest_at: Instant,
+    /// What was dialled last, and when.
+    pub(super) latest: (Vec<Multiaddr>, Instant),
     /// Since when a connection stands.
     pub(super) connected: Option<Instant>,
     /// Whether that came of our own dial.
@@ -57,6 +59,7 @@ impl Attempt {
             under_way: 0,
             rest: VecDeque::new(),
             rest_at: now,
+            latest: (Vec::new(), now),
             connected: None,
             dialled: false,
             last: Way::Own,
@@ -92,7 +95,19 @@ impl Attempt {
         if let Some(next) = self.rest.front() {
             self.rest_at = now + next.after(&stage);
         }
+        self.latest = (stage.addresses.clone(), now);
         stage.addresses
+    }
+
+    /// Where somebody has answered, the next place waits for the end of the handshake; not for ever, as a gateway may
+    /// answer for everybody.
+    pub(super) fn have_patience(&mut self, answers: &Answers, now: Instant) {
+        let (addresses, since) = &self.latest;
+        let is_pending = self.under_way > 0 && self.connected.is_none() && !self.rest.is_empty() && self.rest_at <= now;
+        if is_pending && now < *since + HANDSHAKE_PATIENCE && addresses.iter().any(|address| answers.is_there(address))
+        {
+            self.rest_at = (now + HANDSHAKE_LOOK_EVERY).min(*since + HANDSHAKE_PATIENCE);
+        }
     }
 
     /// A dial has reached nobody. Returns whether that was the last one; if not, the next place has its turn.

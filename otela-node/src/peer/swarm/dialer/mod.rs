@@ -13,7 +13,7 @@ use crate::peer::{
         STEADY_AFTER,
     },
     state::Known,
-    transport::Proxy,
+    transport::{Answers, Proxy},
 };
 use attempt::{Attempt, pauses};
 use libp2p::{Multiaddr, PeerId, swarm::ConnectionId};
@@ -82,6 +82,8 @@ pub(super) struct Dialer {
     connected: HashSet<PeerId>,
     /// A further way to most addresses.
     proxy: Option<Proxy>,
+    /// Where a handshake is under way.
+    answers: Answers,
 }
 
 impl Dialer {
@@ -163,9 +165,9 @@ impl Dialer {
         Some((source, self.attempts.get(&target)?.addresses.first()?))
     }
 
-    /// With a proxy to try after all else.
-    pub(super) fn with_proxy(self, proxy: Option<Proxy>) -> Self {
-        Self { proxy, ..self }
+    /// With a proxy to try after all else, and word of who has answered.
+    pub(super) fn with(self, proxy: Option<Proxy>, answers: Answers) -> Self {
+        Self { proxy, answers, ..self }
     }
 
     /// Peers of an earlier run are further ways into the mesh: after the configured ones, few at a time, and only as
@@ -257,6 +259,7 @@ impl Dialer {
         let room = DIALS_MAX.saturating_sub(self.under_way());
         let room_unless_awaited = room.saturating_sub(DIALS_RESERVED);
         let mut rooms = self.rooms();
+        self.attempts.values_mut().for_each(|attempt| attempt.have_patience(&self.answers, now));
         let mut due: Vec<_> =
             self.attempts.iter_mut().filter(|(_, a)| a.due_at().is_some_and(|at| at <= now)).collect();
         // Then those that never failed: a mesh full of ghosts must not keep the living waiting.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::peer::defaults::{DIRECT_FIRST_FOR, LAST_RESORT_AFTER, REDIAL_MAX, REDIAL_MEETING_MAX};
+use crate::peer::defaults::{DIRECT_FIRST_FOR, HANDSHAKE_PATIENCE, LAST_RESORT_AFTER, REDIAL_MAX, REDIAL_MEETING_MAX};
 
 fn address(port: u16) -> Multiaddr {
     format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
@@ -95,6 +95,29 @@ fn own_addresses_come_before_those_at_relays_and_those_in_time() {
 }
 
 #[test]
+fn where_somebody_answers_the_handshake_may_take_its_time_but_not_for_ever() {
+    let (began, peer) = (Instant::now(), PeerId::random());
+    let relay: Multiaddr = format!("/ip4/10.0.0.9/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    let answers = Answers::default();
+    let mut dialer = Dialer::default().with(None, answers.clone());
+    let wanted = Contact { addresses: vec![relay.clone(), address(1)], ..contact(peer, 1) };
+    dialer.want(vec![wanted], |_| false, &lowest(), began);
+    let first = dialer.take_due(began);
+    dialer.started(first[0].target, ConnectionId::new_unchecked(1));
+    let dial = answers.begun(&address(1));
+    answers.answered(&address(1));
+    let mut now = dialer.next().unwrap();
+    assert_eq!(now, began + DIRECT_FIRST_FOR);
+    while now < began + HANDSHAKE_PATIENCE {
+        assert!(dialer.take_due(now).is_empty(), "{:?}", now - began);
+        now = dialer.next().unwrap();
+    }
+    assert_eq!(dialer.take_due(now)[0].addresses, [relay], "a gateway may answer for everybody");
+    drop(dial);
+    assert!(!answers.is_there(&address(1)));
+}
+
+#[test]
 fn what_looks_like_the_web_comes_last_and_at_once_where_it_was_of_use() {
     let (now, peer) = (Instant::now(), PeerId::random());
     let proxy = Proxy::new("http://proxy.site:3128", "10.0.0.0/8").unwrap();
@@ -102,7 +125,7 @@ fn what_looks_like_the_web_comes_last_and_at_once_where_it_was_of_use() {
         ["/ip4/192.0.2.1/tcp/443", "/dns4/a.example/tcp/443/wss", "/ip4/10.0.0.1/tcp/1"].map(|a| a.parse().unwrap());
     let through = |address: &Multiaddr| proxy.through(address).unwrap();
     let addresses = vec![wss.clone(), tcp.clone(), near.clone()];
-    let mut dialer = Dialer::default().with_proxy(Some(proxy.clone()));
+    let mut dialer = Dialer::default().with(Some(proxy.clone()), Answers::default());
     dialer.want(vec![Contact { addresses, ..contact(peer, 1) }], |_| false, &lowest(), now);
     let take = |dialer: &mut Dialer, n, at| {
         let due = dialer.take_due(at);
