@@ -52,7 +52,7 @@ impl Plan {
             return Self { sizes, write_peers, writes: 5, settle, watch };
         }
         let sizes = sizes.unwrap_or_else(|| vec![10, 50, 128, 500]);
-        let (settle, watch) = (Duration::from_secs(20), Duration::from_secs(60));
+        let (settle, watch) = (Duration::from_secs(40), Duration::from_secs(60));
         Self { sizes, write_peers: WRITE_PEERS, writes: 20, settle, watch }
     }
 }
