@@ -1,12 +1,12 @@
 //! What admission adds to a connection: the same dials with and without a door, in turn.
 
 use crate::{quantile, report::Row};
-use futures::StreamExt;
+use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::{
     Multiaddr, PeerId, Transport,
     core::{
         Endpoint,
-        muxing::StreamMuxerBox,
+        muxing::{StreamMuxerBox, StreamMuxerExt as Muxer},
         transport::{Boxed, DialOpts, ListenerId, PortUse, TransportEvent},
         upgrade::Version,
     },
@@ -18,7 +18,13 @@ use otela_proto::{
     admission::{BinaryDigest, Release, Rules, Validity},
     id::MeshName,
 };
-use std::time::Instant;
+use std::{
+    future::{pending, poll_fn},
+    io,
+    pin::pin,
+    task::{Context, Poll},
+    time::Instant,
+};
 
 /// Reach of what the door adds, in milliseconds.
 const ADDED_MS: f64 = 1.0;
@@ -40,7 +46,7 @@ fn transport(door: Option<&AdmissionSettings>) -> Encrypted {
     }
 }
 
-/// Listens in a task that takes every connection and keeps it until the next one.
+/// Listens in a task that takes every connection and gives back the first byte that comes on it.
 async fn listening(mut listener: Encrypted, tasks: &mut tokio::task::JoinSet<()>) -> Multiaddr {
     listener.listen_on(ListenerId::next(), "/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
     let address = match listener.select_next_some().await {
@@ -52,10 +58,17 @@ async fn listening(mut listener: Encrypted, tasks: &mut tokio::task::JoinSet<()>
         loop {
             if let TransportEvent::Incoming { upgrade, .. } = listener.select_next_some().await {
                 upgrades.spawn(async move {
-                    // The dialer drops its end when it is done, which ends this one too, perhaps before it stands.
-                    let Ok((_, mut muxer)) = upgrade.await else { return };
-                    let _ = std::future::poll_fn(|cx| libp2p::core::muxing::StreamMuxerExt::poll_unpin(&mut muxer, cx))
-                        .await;
+                    let (_, mut muxer) = upgrade.await.unwrap();
+                    let mut stream = poll_fn(|cx| driven(&mut muxer, cx, Muxer::poll_inbound_unpin)).await;
+                    // Until the dialer drops its end.
+                    beside(&mut muxer, async {
+                        let mut byte = [0];
+                        stream.read_exact(&mut byte).await?;
+                        stream.write_all(&byte).await?;
+                        stream.flush().await?;
+                        pending::<io::Result<()>>().await
+                    })
+                    .await;
                 });
             }
         }
@@ -63,14 +76,52 @@ async fn listening(mut listener: Encrypted, tasks: &mut tokio::task::JoinSet<()>
     address
 }
 
-/// One dial in milliseconds, until the connection could be used.
+/// What can be done on a connection, or its end.
+fn driven<T>(
+    muxer: &mut StreamMuxerBox,
+    cx: &mut Context<'_>,
+    poll: impl FnOnce(&mut StreamMuxerBox, &mut Context<'_>) -> Poll<io::Result<T>>,
+) -> Poll<T> {
+    if let Poll::Ready(done) = poll(muxer, cx) {
+        return Poll::Ready(done.unwrap());
+    }
+    while let Poll::Ready(Ok(_)) = muxer.poll_unpin(cx) {}
+    Poll::Pending
+}
+
+/// Runs `talk` while the connection's bytes are moved; `None` if the connection ends before it.
+async fn beside<T>(muxer: &mut StreamMuxerBox, talk: impl Future<Output = io::Result<T>>) -> Option<T> {
+    let mut talk = pin!(talk);
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = talk.as_mut().poll(cx) {
+            return Poll::Ready(done.ok());
+        }
+        loop {
+            match muxer.poll_unpin(cx) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await
+}
+
+/// One dial in milliseconds, until a byte has gone there and back: a dialer may think that it is done before its last
+/// word has left.
 async fn dial(dialer: &mut Encrypted, address: &Multiaddr) -> f64 {
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
     let began = Instant::now();
-    let connection = dialer.dial(address.clone(), options).unwrap().await.unwrap();
-    let took = began.elapsed();
-    drop(connection);
-    took.as_secs_f64() * 1e3
+    let (_, mut muxer) = dialer.dial(address.clone(), options).unwrap().await.unwrap();
+    let mut stream = poll_fn(|cx| driven(&mut muxer, cx, Muxer::poll_outbound_unpin)).await;
+    let echo = beside(&mut muxer, async {
+        stream.write_all(&[7]).await?;
+        stream.flush().await?;
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await.map(|()| byte)
+    });
+    assert_eq!(echo.await, Some([7]));
+    began.elapsed().as_secs_f64() * 1e3
 }
 
 /// A mesh that asks for signatures, as one of its peers is set up for it.

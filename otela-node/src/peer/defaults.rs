@@ -16,6 +16,8 @@ pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 pub(super) const PING_MISSES_MAX: u32 = 1;
 /// From a stream of bytes to a connection that is encrypted and proven.
 pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// Releases that need no second look at their signature.
+pub(super) const RELEASES_KNOWN_MAX: usize = 32;
 /// From an encrypted connection to one that is admitted. Each side says two short things.
 pub(super) const ADMISSION_WITHIN: Duration = Duration::from_secs(5);
 /// Whoever is refused has this long to read why.

@@ -1,7 +1,7 @@
 //! Whom a mesh admits.
 
 use super::{Hello, Membership, Refused, Release, StatementError, statement::BinaryDigest};
-use crate::id::MeshName;
+use crate::{id::MeshName, wire::Signed};
 use libp2p_identity::PeerId;
 use semver::Version;
 use std::collections::BTreeSet;
@@ -63,10 +63,24 @@ impl Rules {
     /// # Errors
     /// [`Refused`].
     pub fn admit(&self, peer: &PeerId, hello: &Hello, now_ms: u64) -> Result<Credentials, Refused> {
+        self.admit_with(Release::open, peer, hello, now_ms)
+    }
+
+    /// As [`Self::admit`], where `open` does what [`Release::open`] does: it may know some already.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn admit_with(
+        &self,
+        open: impl FnOnce(&Signed) -> Result<Release, StatementError>,
+        peer: &PeerId,
+        hello: &Hello,
+        now_ms: u64,
+    ) -> Result<Credentials, Refused> {
         if hello.mesh != self.mesh.as_str() {
             return Err(Refused::OtherMesh);
         }
-        let release = hello.release.as_ref().map(Release::open).transpose();
+        let release = hello.release.as_ref().map(open).transpose();
         // Where nobody asks for signatures one that is not good is as good as none.
         let release = if self.require_signed { release.map_err(of_release)? } else { release.unwrap_or_default() };
         let membership = hello.membership.as_ref().map(|signed| Membership::open(signed, &self.mesh)).transpose();

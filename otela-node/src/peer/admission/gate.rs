@@ -4,10 +4,7 @@
 //! remote opens meanwhile waits in the muxer until the connection is admitted.
 
 use super::{Admission, tally::By};
-use crate::peer::{
-    defaults::{ADMISSION_WITHIN, REFUSAL_READ_WITHIN},
-    gossip::unix_ms,
-};
+use crate::peer::defaults::{ADMISSION_WITHIN, REFUSAL_READ_WITHIN};
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use libp2p::{
     PeerId,
@@ -160,8 +157,8 @@ async fn as_dialer<S: AsyncRead + AsyncWrite + Unpin>(
     let theirs = read_frame(stream).await?;
     let proof = read_frame(stream).await?;
     let hellos = [&*mine, &*theirs];
-    let credentials = rules.admit(peer, &Hello::decode(&theirs).map_err(NotAdmitted::ByUs)?, unix_ms());
-    let credentials = credentials.map_err(NotAdmitted::ByUs)?;
+    let hello = Hello::decode(&theirs).map_err(NotAdmitted::ByUs)?;
+    let credentials = admission.admit(&rules, peer, &hello).map_err(NotAdmitted::ByUs)?;
     let ids = [peer, &admission.inner.me];
     check_proof(&proof, ids, Side::Listener, &rules.mesh, hellos).map_err(NotAdmitted::ByUs)?;
     let proof = prove(&admission.inner.key, peer, Side::Dialer, &rules.mesh, hellos).map_err(NotAdmitted::ByUs)?;
@@ -186,7 +183,7 @@ async fn as_listener<S: AsyncRead + AsyncWrite + Unpin>(
     let theirs = read_frame(stream).await?;
     let hello = Hello::decode(&theirs).map_err(NotAdmitted::ByUs)?;
     // Who is refused learns nothing of us.
-    let credentials = rules.admit(peer, &hello, unix_ms()).map_err(NotAdmitted::ByUs)?;
+    let credentials = admission.admit(&rules, peer, &hello).map_err(NotAdmitted::ByUs)?;
     let mine = admission.hello(&rules).encode();
     let hellos = [&*theirs, &*mine];
     let proof = prove(&admission.inner.key, peer, Side::Listener, &rules.mesh, hellos).map_err(NotAdmitted::ByUs)?;

@@ -4,6 +4,7 @@
 
 mod armor;
 mod gate;
+mod known;
 mod mesh_file;
 mod reload;
 mod roll;
@@ -24,6 +25,7 @@ use super::{
 };
 use crate::tasks::Tasks;
 use arc_swap::ArcSwap;
+use known::Known;
 use libp2p::{
     PeerId, Transport,
     core::{muxing::StreamMuxerBox, transport::Boxed},
@@ -64,6 +66,7 @@ struct Inner {
     release: Option<Signed>,
     membership: Option<Signed>,
     shown: Credentials,
+    known: Known,
     rules: ArcSwap<Rules>,
     /// Changes with the rules.
     changed: watch::Sender<u64>,
@@ -81,6 +84,7 @@ impl Admission {
             release: settings.release.clone(),
             membership: settings.membership.clone(),
             shown: settings.credentials(),
+            known: Known::default(),
             rules: ArcSwap::from_pointee(settings.rules.clone()),
             changed: watch::Sender::new(0),
             roll: Mutex::default(),
@@ -141,6 +145,11 @@ impl Admission {
     /// What was refused, and by whom.
     pub(super) fn tally(&self) -> &Tally {
         &self.inner.tally
+    }
+
+    /// Reads what `peer` shows and decides.
+    fn admit(&self, rules: &Rules, peer: &PeerId, hello: &Hello) -> Result<Credentials, Refused> {
+        rules.admit_with(|signed| self.inner.known.open(signed), peer, hello, unix_ms())
     }
 
     /// What this peer shows on a connection.

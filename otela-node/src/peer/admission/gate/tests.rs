@@ -1,6 +1,7 @@
 //! Doors over real transports, and peers at them that do not keep to the handshake.
 
 use super::*;
+use crate::peer::gossip::unix_ms;
 use crate::peer::{
     admission::{AdmissionSettings, Tally},
     transport,
