@@ -4,6 +4,7 @@ mod cli;
 mod demo;
 mod doctor;
 mod exit;
+mod files;
 mod look;
 mod probe;
 mod run;

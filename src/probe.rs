@@ -15,7 +15,7 @@ use otela_node::{
     tasks::Tasks,
     telemetry::{Metrics, chain},
 };
-use otela_proto::PeerId;
+use otela_proto::{PeerId, admission::Refused};
 use serde_json::{Value, json};
 use std::{
     process::ExitCode,
@@ -41,6 +41,11 @@ pub(crate) enum ProbeFailed {
     /// The mesh has not been found.
     #[error("the mesh was not found within {FIND_WITHIN:?}: see `otela doctor` with the same flags")]
     NotJoined,
+    /// The mesh does not let us look.
+    #[error(
+        "peers of the mesh refuse this one: {0}. Give the same --mesh-file, --release, --membership and --key as a member"
+    )]
+    Refused(Refused),
     /// The mesh does not know it.
     #[error("the mesh does not know {0}: `otela nodes` lists those it knows")]
     Unknown(PeerId),
@@ -73,9 +78,13 @@ pub(crate) async fn run(args: ProbeArgs) -> Result<ExitCode, CommandError> {
     };
     addresses.extend(address.filter(|given| !addresses.iter().any(|known| ends_alike(known, given))));
     if addresses.is_empty() {
-        let joined = peer.has_joined();
+        let failed = match (peer.has_joined(), peer.refuses_us().first()) {
+            (true, _) => ProbeFailed::Unknown(to),
+            (false, Some(refused)) => ProbeFailed::Refused(*refused),
+            (false, None) => ProbeFailed::NotJoined,
+        };
         tasks.shutdown(Duration::ZERO).await;
-        return Err(if joined { ProbeFailed::Unknown(to) } else { ProbeFailed::NotJoined }.into());
+        return Err(failed.into());
     }
     let survey = peer.survey(&to, addresses, &wanted, punch_within).await;
     tasks.shutdown(Duration::ZERO).await;
@@ -89,7 +98,9 @@ pub(crate) async fn run(args: ProbeArgs) -> Result<ExitCode, CommandError> {
 async fn until_known_or_heard_of_all(peer: &Peer, to: &PeerId) {
     let (mut changes, mut joined) = (peer.view_changes(), None);
     while peer.view().node(to).is_none() {
-        if peer.has_joined() && joined.get_or_insert_with(Instant::now).elapsed() > SETTLED_AFTER {
+        // Another bootstrap may know more, or let us in.
+        let has_answered = peer.has_joined() || !peer.refuses_us().is_empty();
+        if has_answered && joined.get_or_insert_with(Instant::now).elapsed() > SETTLED_AFTER {
             return;
         }
         // Joining changes nothing in the view.

@@ -4,7 +4,7 @@ use crate::{
     cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
     demo, doctor,
     exit::{self, CommandError},
-    look, probe, sign,
+    files, look, probe, sign,
 };
 use otela_ingress::Ingress;
 use otela_node::{
@@ -97,6 +97,7 @@ async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
+    files::raise_limit();
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     // Clients' connections end before the peer that carries their requests.
     let clients = tasks.child();
@@ -116,6 +117,7 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
+    files::raise_limit();
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     let (http, limits) = (args.http, args.limits());
     let config = PeerConfig { relay: limits, ..args.peer.config(vec![Role::Relay], &RELAY_PORT)? };

@@ -14,7 +14,7 @@ use otela_node::{
 };
 use otela_proto::{
     Keypair, PeerId,
-    admission::{Credentials, Membership, Refused, Release, Rules, StatementError, Validity},
+    admission::{BinaryDigest, Credentials, Membership, Refused, Release, Rules, StatementError, Validity},
     id::MeshName,
     wire::Signed,
 };
@@ -31,6 +31,12 @@ pub(crate) enum SignError {
     /// The key cannot sign.
     #[error("cannot sign with this key")]
     Key(#[source] StatementError),
+    /// There is something else where the statement is to be.
+    #[error("there is something else in {path}, which is left alone: name another file with --out")]
+    Taken { path: PathBuf },
+    /// Nothing is there to be signed.
+    #[error("{path} is empty: nothing to sign")]
+    Empty { path: PathBuf },
     /// The statement cannot be written.
     #[error("cannot write {path}: name another file with --out")]
     Write { path: PathBuf, source: io::Error },
@@ -58,6 +64,11 @@ pub(crate) fn sign(args: &SignArgs) -> Result<ExitCode, CommandError> {
         _ => sign_binary(identity.keypair(), args, validity)?,
     };
     let out = args.out.clone().unwrap_or(out);
+    // What was said before is replaced, and nothing else.
+    let kind = if args.member.is_some() { Kind::Membership } else { Kind::Release };
+    if load_statement(&out, kind).is_err() {
+        return Err(SignError::Taken { path: out }.into());
+    }
     fs::write(&out, text).map_err(|source| SignError::Write { path: out.clone(), source })?;
     put(&format!("{}\n", out.display()))
 }
@@ -70,7 +81,10 @@ fn sign_binary(key: &Keypair, args: &SignArgs, validity: Validity) -> Result<(Pa
     };
     let own_version = || env!("CARGO_PKG_VERSION").parse().expect("cargo checks it");
     let version = args.binary_version.clone().unwrap_or_else(own_version);
-    let digest = digest(&image).map_err(|source| AdmissionError::Io { path: image, source })?;
+    let digest = digest(&image).map_err(|source| AdmissionError::Io { path: image.clone(), source })?;
+    if digest == BinaryDigest::of(b"") {
+        return Err(SignError::Empty { path: image }.into());
+    }
     let signed = Release::sign(key, digest, &version, validity).map_err(SignError::Key)?;
     let release = Release::open(&signed).map_err(SignError::Key)?;
     Ok((out, armor(Kind::Release, &shown_release(&release), &signed)))
@@ -139,7 +153,8 @@ fn verify_binary(args: &VerifyArgs, rules: Option<&Rules>) -> Result<(Rows, Resu
         ),
         None => None,
     };
-    let mut rows = vec![("binary", binary.image.display().to_string())];
+    let shown = args.binary.clone().map_or_else(std::env::current_exe, Ok)?;
+    let mut rows = vec![("binary", shown.display().to_string())];
     match &release {
         Some(release) => rows.extend(shown_release(release)),
         None => rows.push(("statement", format!("none: there is no {}", binary.statement.display()))),
@@ -163,7 +178,7 @@ fn verify_binary(args: &VerifyArgs, rules: Option<&Rules>) -> Result<(Rows, Resu
 }
 
 fn verify_membership(path: &Path, rules: &Rules) -> Result<(Rows, Result<(), Refused>), CommandError> {
-    let missing = || AdmissionError::Io { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
+    let missing = || AdmissionError::Missing { path: path.to_owned() };
     let signed: Signed = load_statement(path, Kind::Membership)?.ok_or_else(missing)?;
     let bad = |source| AdmissionError::BadStatement { path: path.to_owned(), source };
     let membership = Membership::open(&signed, &rules.mesh).map_err(bad)?;

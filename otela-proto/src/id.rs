@@ -41,6 +41,19 @@ impl fmt::Display for MeshName {
     }
 }
 
+/// Why a text is not a peer's id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a peer's id: one looks like 12D3KooW… and is what `otela key FILE` prints")]
+pub struct InvalidPeerId;
+
+/// A peer's id as people write it.
+///
+/// # Errors
+/// [`InvalidPeerId`].
+pub fn peer_id(text: &str) -> Result<PeerId, InvalidPeerId> {
+    text.parse().map_err(|_| InvalidPeerId)
+}
+
 /// Which run of a node agent: greater at every start of the same peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Epoch(pub u64);

@@ -114,8 +114,7 @@ impl PeerArgs {
         if let Some(statement) = &self.release {
             binary.statement.clone_from(statement);
             if !statement.exists() {
-                let source = std::io::ErrorKind::NotFound.into();
-                return Err(AdmissionError::Io { path: statement.clone(), source }.into());
+                return Err(AdmissionError::Missing { path: statement.clone() }.into());
             }
         }
         settings = settings.with_binary(&binary, self.release.is_some())?;

@@ -1,6 +1,9 @@
 //! Flags of `otela key`, `otela sign` and `otela verify`.
 
-use otela_proto::{PeerId, id::MeshName};
+use otela_proto::{
+    PeerId,
+    id::{MeshName, peer_id},
+};
 use semver::Version;
 use std::{
     path::PathBuf,
@@ -25,7 +28,7 @@ pub(crate) struct SignArgs {
     #[arg(long, value_name = "VERSION", requires = "binary", conflicts_with = "member")]
     pub(crate) binary_version: Option<Version>,
     /// Sign that this peer is a member, instead of a binary.
-    #[arg(long, value_name = "PEER", requires = "mesh")]
+    #[arg(long, value_name = "PEER", requires = "mesh", value_parser = peer_id)]
     pub(crate) member: Option<PeerId>,
     /// The mesh that it is a member of.
     #[arg(long, value_name = "NAME", requires = "member")]

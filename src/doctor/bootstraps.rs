@@ -175,6 +175,12 @@ fn ways(given: &Multiaddr) -> Vec<Multiaddr> {
 }
 
 impl Met {
+    /// Whether somebody was there, though perhaps not as a peer of this mesh.
+    pub(super) fn is_answered(&self) -> bool {
+        let answers = ["certificate", "refuses", "another peer", "not of this version", "of another mesh"];
+        self.outcome.as_ref().map_or_else(|why| answers.iter().any(|word| why.contains(word)), |_| true)
+    }
+
     /// What is to be said of it. One way is enough; what was given and leads nowhere is a reason to look.
     pub(super) fn finding(&self) -> Finding {
         let over = self.over.name();
@@ -213,6 +219,12 @@ fn advice(why: &str) -> &'static str {
         "the relay there has another key than when the address was written: ask for its present one"
     } else if why.contains("of another mesh") {
         "give the mesh's name with --mesh; without it the mesh `otela` is meant"
+    } else if why.contains("has expired") {
+        "have the certificate there renewed, and the relay started again; until then use another of its addresses"
+    } else if why.contains("is for other names") {
+        "write the name that the certificate is for, or have one made for this name"
+    } else if why.contains("certificate") {
+        "if the site has an authority of its own, give its certificate with --tls-ca; or it is not the relay that answers"
     } else if why.contains("refuses") {
         "what the mesh asks for is in its mesh file: give that with --mesh-file, and see docs/admission.md"
     } else if why.contains("refused") {

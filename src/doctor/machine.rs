@@ -1,7 +1,7 @@
 //! Checks that need no network: interfaces, ports, open files, key and state.
 
 use super::finding::Finding;
-use crate::cli::As;
+use crate::{cli::As, files};
 use multiaddr::{Multiaddr, Protocol};
 use otela_node::{
     peer::{AddressChoice, Identity, IdentityError, Interfaces, State, StateError, check_free},
@@ -83,7 +83,11 @@ pub(super) fn ports(listen: &[Multiaddr]) -> Vec<Finding> {
 
 /// How many files this process may open: every connection is one.
 pub(super) fn open_files(role: As) -> Finding {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = match role {
+        As::Node => getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX),
+        // These take what there is.
+        As::Ingress | As::Relay => files::limit_once_raised(),
+    };
     of_open_files(limit, role)
 }
 

@@ -53,7 +53,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, CommandError> {
     findings.push(proxy::check(config.egress.proxy.as_ref(), &met));
     findings.push(mesh::joined(&peer, &met, args.role, args.within).await);
     findings.extend(mesh::clock(&peer, &met).await);
-    findings.extend(reach::check(&peer, &config, &met, args.within).await);
+    findings.extend(reach::check(&peer, &config, &met, (args.role, args.within)).await);
     tasks.shutdown(Duration::ZERO).await;
     let well = findings.iter().all(|finding| finding.verdict != Verdict::Fail);
     let checks: Vec<_> = findings.iter().map(Finding::json).collect();

@@ -9,7 +9,7 @@ use otela_node::peer::Proxy;
 /// `proxy` is the one that peers would use.
 pub(super) fn check(proxy: Option<&Proxy>, met: &[Met]) -> Finding {
     let check = "proxy";
-    let reached = |through: bool| met.iter().any(|met| (met.over == Over::Proxy) == through && met.outcome.is_ok());
+    let reached = |through: bool| met.iter().any(|met| (met.over == Over::Proxy) == through && met.is_answered());
     match proxy.map(Proxy::place) {
         None if reached(false) || met.is_empty() => Finding::ok(check, "none is set in the environment"),
         None => {

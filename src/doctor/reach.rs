@@ -4,8 +4,10 @@ use super::{
     bootstraps::{Met, Over},
     finding::Finding,
 };
+use crate::cli::As;
 use multiaddr::{Multiaddr, Protocol};
 use otela_node::peer::{Interfaces, Observed, Path, Peer, PeerConfig, Reach};
+use otela_proto::measure::Outcome;
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 use tokio::time::timeout;
 
@@ -22,7 +24,12 @@ enum Nat {
     Symmetric,
 }
 
-pub(super) async fn check(peer: &Peer, config: &PeerConfig, met: &[Met], within: Duration) -> Vec<Finding> {
+pub(super) async fn check(
+    peer: &Peer,
+    config: &PeerConfig,
+    met: &[Met],
+    (role, within): (As, Duration),
+) -> Vec<Finding> {
     let Some(first) = met.iter().find_map(|met| met.outcome.as_ref().ok()).map(|(connection, _)| connection) else {
         return Vec::new();
     };
@@ -41,25 +48,39 @@ pub(super) async fn check(peer: &Peer, config: &PeerConfig, met: &[Met], within:
     let seen: BTreeSet<_> = reach.observed.iter().filter_map(|seen| ip_of(&seen.address)).collect();
     let mine: Vec<_> =
         addresses.into_iter().filter(|a| !is_relayed(a) && ip_of(a).is_some_and(|ip| seen.contains(&ip))).collect();
-    let is_dialled = if first.path() == Path::Direct && !mine.is_empty() {
-        let dialled = peer.dialled_back(first, mine).await;
-        let outcomes = dialled.unwrap_or_default();
-        let reached: Vec<_> = outcomes.iter().filter(|outcome| outcome.failed.is_none()).collect();
-        findings.push(match (reached.first(), outcomes.first()) {
-            (Some(outcome), _) => Finding::ok("reachable", format!("a bootstrap could dial {}", outcome.address)),
-            (None, Some(outcome)) => Finding::warn(
-                "reachable",
-                format!("a bootstrap could not dial {}: {}", outcome.address, outcome.failed.as_deref().unwrap_or("")),
-                "open the port to this machine; until then others come through relays",
-            ),
-            (None, None) => Finding::ok("reachable", "no bootstrap would try to dial this machine"),
-        });
-        !reached.is_empty()
+    let outcomes = if first.path() == Path::Direct && !mine.is_empty() {
+        Some(peer.dialled_back(first, mine).await.unwrap_or_default())
     } else {
-        false
+        None
     };
+    let is_dialled = outcomes.iter().flatten().any(|outcome| outcome.failed.is_none());
+    findings.push(of_dials(outcomes.as_deref(), role));
     findings.push(of_relays(&reach, is_dialled || !config.external.is_empty()));
     findings
+}
+
+/// What came of having this machine dialled; `None` if none of its addresses is one that others see.
+fn of_dials(outcomes: Option<&[Outcome]>, role: As) -> Finding {
+    let check = "reachable";
+    let reached = outcomes.into_iter().flatten().find(|outcome| outcome.failed.is_none());
+    match (reached, outcomes.map(<[_]>::first)) {
+        (Some(outcome), _) => Finding::ok(check, format!("a bootstrap could dial {}", outcome.address)),
+        (None, Some(Some(outcome))) => Finding::warn(
+            check,
+            format!("a bootstrap could not dial {}: {}", outcome.address, outcome.failed.as_deref().unwrap_or("")),
+            "open the port to this machine; until then others come through relays",
+        ),
+        (None, Some(None)) => Finding::ok(check, "no bootstrap would try to dial this machine"),
+        (None, None) if role == As::Relay => Finding::warn(
+            check,
+            "others do not see this machine at any address that it announces",
+            "a relay is of use only where others reach it: have the port passed on to it, and name it with --external",
+        ),
+        (None, None) => Finding::ok(
+            check,
+            "others do not see this machine at any address that it announces: they come through relays or holes in a NAT",
+        ),
+    }
 }
 
 fn of_relays(reach: &Reach, has_others: bool) -> Finding {
@@ -171,6 +192,23 @@ mod tests {
             assert_eq!(nat(&seen(addresses), &own), kind, "{addresses:?}");
         }
         assert_eq!(of_nat(Nat::Symmetric, &seen(&["/ip4/10.77.0.101/tcp/5"])).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn what_came_of_being_dialled_is_always_told() {
+        let outcome = |failed: Option<&str>| Outcome {
+            address: "/ip4/192.0.2.1/tcp/1".parse().unwrap(),
+            failed: failed.map(str::to_owned),
+        };
+        for (outcomes, role, verdict) in [
+            (Some(&[outcome(Some("silence")), outcome(None)][..]), As::Node, Verdict::Ok),
+            (Some(&[outcome(Some("silence"))]), As::Node, Verdict::Warn),
+            (Some(&[]), As::Node, Verdict::Ok),
+            (None, As::Node, Verdict::Ok),
+            (None, As::Relay, Verdict::Warn),
+        ] {
+            assert_eq!(of_dials(outcomes, role).verdict, verdict, "{outcomes:?}");
+        }
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub(super) fn status(status: &Value) -> String {
     row("roles", names(elements(&status["roles"]).map(text).collect()));
     row("says", text(&status["lifecycle"]));
     row("software", text(&status["software"]));
-    row("joined", if status["joined"] == true { "yes" } else { "not yet" }.to_owned());
+    let is_alone = elements(&status["connections"]).next().is_none();
+    row("joined", joined(status["joined"] == true, is_alone && elements(&status["troubles"]).next().is_some()));
     let nodes = &status["nodes"];
     row("nodes", format!("{} listed, {} departed", number(&nodes["listed"]), number(&nodes["departed"])));
     row("they say", counts(&nodes["by_lifecycle"]));
@@ -95,6 +96,9 @@ pub(super) fn status(status: &Value) -> String {
     for connection in elements(&status["connections"]).take(CONNECTIONS_MAX) {
         row("connected", format!("{} {}", whole(&connection["path"]), whole(&connection["address"])));
     }
+    for trouble in elements(&status["troubles"]) {
+        row("trouble", format!("{}: {}", whole(&trouble["bootstrap"]), whole(&trouble["error"])));
+    }
     row("admits", admits(&status["admission"]));
     for refused in elements(&status["refused"]) {
         let count = number(&refused["count"]);
@@ -105,6 +109,15 @@ pub(super) fn status(status: &Value) -> String {
         row("warning", whole(&warning["message"]));
     }
     lines(&table)
+}
+
+fn joined(joined: bool, is_alone: bool) -> String {
+    match (joined, is_alone) {
+        (true, false) => "yes",
+        (true, true) => "yes, and not connected now",
+        (false, _) => "not yet",
+    }
+    .to_owned()
 }
 
 /// Whom the mesh admits.

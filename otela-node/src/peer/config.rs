@@ -2,7 +2,7 @@
 
 use super::{
     admission::AdmissionSettings,
-    bootstrap::{Bootstrap, Dns},
+    bootstrap::{Bootstrap, Dns, peer_of},
     choice::AddressChoice,
     identity::Identity,
     state::State,
@@ -132,9 +132,13 @@ impl PeerConfig {
         }
     }
 
-    /// All bootstraps: those that are the only way out come last, as addresses like others.
+    /// All bootstraps: those that are the only way out come last, as addresses like others. One mesh file is for all, and
+    /// names some of those that read it: nobody is a bootstrap of its own.
     pub(super) fn bootstraps(&self) -> Vec<Bootstrap> {
-        self.bootstrap.iter().cloned().chain(self.via.iter().cloned().map(Bootstrap::Address)).collect()
+        let me = self.identity.keypair().public().to_peer_id();
+        let is_me = |bootstrap: &&Bootstrap| matches!(bootstrap, Bootstrap::Address(a) if peer_of(a) == Some(me));
+        let others = self.bootstrap.iter().filter(|bootstrap| !is_me(bootstrap)).cloned();
+        others.chain(self.via.iter().cloned().map(Bootstrap::Address)).collect()
     }
 
     /// Whether others reach this peer without a relay, as far as it was told.

@@ -163,8 +163,10 @@ pub(super) const IDENTIFY_EVERY: Duration = Duration::from_mins(30);
 pub(super) const CONNECTIONS_MAX: u32 = 4_096;
 /// See [`CONNECTIONS_MAX`].
 pub(super) const CONNECTIONS_PER_PEER_MAX: u32 = 8;
-/// Handshakes under way at once, in each direction...
+/// Handshakes under way at once: outgoing ones, and incoming ones where few files may be open...
 pub(super) const CONNECTIONS_PENDING_MAX: u32 = 512;
+/// ...and incoming ones where many may, so that it takes many hosts to keep others from getting in...
+pub(super) const CONNECTIONS_PENDING_WIDE: u32 = 4_096;
 /// ...and of one host, which may be the address of a whole cluster.
 pub(super) const CONNECTIONS_PENDING_PER_HOST_MAX: usize = 128;
 /// Peers whose word on how we look from outside is kept.

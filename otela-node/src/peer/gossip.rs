@@ -188,7 +188,7 @@ impl Driver {
             stranger_warned: None,
             farewells: Farewells::default(),
             // Alone by configuration: there is nobody to hear from.
-            joined_at: (config.bootstrap.is_empty() && config.via.is_empty()).then_some(now),
+            joined_at: config.bootstraps().is_empty().then_some(now),
             tasks: tasks.clone(),
         }
     }

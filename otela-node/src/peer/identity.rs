@@ -40,6 +40,12 @@ pub enum IdentityError {
         /// Which file.
         path: PathBuf,
     },
+    /// It is a folder, a pipe or a device.
+    #[error("{path} is not a file that could hold a key: name a file")]
+    NotAFile {
+        /// Which one.
+        path: PathBuf,
+    },
     /// Others may read it.
     #[error("key file {path} can be read by others (mode {mode:o}): run chmod 600 on it")]
     TooOpen {
@@ -69,6 +75,7 @@ impl Identity {
     /// [`IdentityError`], with the file unchanged.
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
         let io = |source| IdentityError::Io { path: path.to_owned(), source };
+        check_kind(path)?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -94,6 +101,7 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`].
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
+        check_kind(path)?;
         let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(IdentityError::Missing { path: path.to_owned() });
@@ -114,6 +122,14 @@ impl Identity {
     #[must_use]
     pub fn keypair(&self) -> &Keypair {
         &self.keypair
+    }
+}
+
+/// A pipe would be waited for, and of a folder the system says odd things.
+fn check_kind(path: &Path) -> Result<(), IdentityError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(IdentityError::NotAFile { path: path.to_owned() }),
+        _ => Ok(()),
     }
 }
 
@@ -176,6 +192,10 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"hello");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(Identity::load_or_create(&path), Err(IdentityError::TooOpen { mode: 0o644, .. })));
+        assert!(matches!(Identity::load_or_create(dir.path()), Err(IdentityError::NotAFile { .. })));
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        assert!(matches!(Identity::load(&pipe), Err(IdentityError::NotAFile { .. })));
         let missing = dir.path().join("no/such/folder/key");
         assert!(matches!(Identity::load_or_create(&missing), Err(IdentityError::Io { .. })));
     }

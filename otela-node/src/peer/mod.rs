@@ -40,16 +40,21 @@ pub use swarm::{LeftOut, ListenError, Observed, Reach};
 pub use transport::{Egress, Proxy, ProxyError, Tls, TlsError, TransportError, check_free};
 
 use admission::{Admission, By};
+use bootstrap::Troubles;
 use defaults::{CONNECT_WITHIN, REFUSED_LATELY, SERVED_EVERY};
 use http::{Response, request};
 use libp2p::{Multiaddr, PeerId, StreamProtocol};
 use otela_proto::{
-    admission::{Credentials, Refused, Rules},
+    admission::{Credentials, Refused, Rules, Validity},
     entry::{CLOCK_SLACK, Refusal},
     id::{MeshName, Session},
     registry::View,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use streams::Streams;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -84,6 +89,9 @@ struct Inner {
     commands: mpsc::Sender<swarm::Command>,
     metrics: metrics::PeerMetrics,
     admission: Admission,
+    troubles: Troubles,
+    /// Of the TLS certificate that is shown.
+    tls: Option<Validity>,
     /// What the wall clock said when the gossip task's clock began.
     started_unix_ms: u64,
     /// Holds the lock on the key's file for as long as the peer lives.
@@ -141,6 +149,17 @@ impl Peer {
         let reason =
             if off { "this machine's clock is hours off its neighbours'" } else { "no bootstrap has answered yet" };
         Some(reason.to_owned())
+    }
+
+    /// Why bootstraps are not reached, or lists of them not read, by what was configured.
+    #[must_use]
+    pub fn troubles(&self) -> BTreeMap<String, String> {
+        self.inner.troubles.now()
+    }
+
+    /// From when to when the TLS certificate that this peer shows is valid.
+    fn tls(&self) -> Option<Validity> {
+        self.inner.tls
     }
 
     /// Resolves when another process was found to use this peer's key and to go on: this one must stop.
@@ -218,7 +237,8 @@ impl Peer {
     }
 
     /// Why others have refused this peer lately, the latest first.
-    fn refuses_us(&self) -> Vec<Refused> {
+    #[must_use]
+    pub fn refuses_us(&self) -> Vec<Refused> {
         self.inner.admission.tally().refuses_us(REFUSED_LATELY)
     }
 

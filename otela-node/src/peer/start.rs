@@ -3,7 +3,7 @@
 use super::{
     Inbound, Inner, ListenError, Peer, PeerConfig, TransportError,
     admission::Admission,
-    bootstrap,
+    bootstrap::{self, Troubles},
     defaults::{DRIVER_QUEUE, HTTP_QUEUE, LISTS_QUEUE},
     gossip, link, metrics, probe,
     state::Keeper,
@@ -49,7 +49,7 @@ impl Peer {
             streams::Behaviour::new(offered, protocols.gossip.clone(), counters.streams_refused.clone());
         let (events, event_queue) = gossip::Driver::queue();
         let (commands, command_queue) = mpsc::channel(DRIVER_QUEUE);
-        let (published, swarm::Seen { addresses, reach, deserted }) = swarm::Published::new();
+        let (published, swarm::Seen { addresses, reach, deserted, troubles }) = swarm::Published::new();
         let (told, told_queue) = mpsc::channel(LISTS_QUEUE);
         let door = Admission::start(&config, counters.tally.clone(), tasks);
         let driver = swarm::Driver::new(
@@ -59,7 +59,6 @@ impl Peer {
             swarm::Channels { commands: command_queue, told: told_queue, events: events.clone(), published },
             counters.clone(),
         )?;
-        let started_unix_ms = gossip::unix_ms();
         let published = gossip::Published::new(id);
         let gossip = gossip::Driver::new(
             &config,
@@ -77,7 +76,7 @@ impl Peer {
         );
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
-        look_after_lists(&config, (told, deserted), &published, &counters, tasks);
+        look_after_lists(&config, (told, deserted, troubles.clone()), &published, &counters, tasks);
         let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
         let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
         let answerer = probe::Answerer::new(streams.clone(), commands.clone(), counters.clone());
@@ -96,7 +95,9 @@ impl Peer {
             commands,
             metrics: counters,
             admission: door,
-            started_unix_ms,
+            troubles,
+            tls: config.egress.tls.validity(),
+            started_unix_ms: gossip::unix_ms(),
             _identity: config.identity,
         };
         let peer = Self { inner: Arc::new(inner) };
@@ -124,7 +125,7 @@ impl Peer {
 /// Follows the bootstraps that stand for others, and keeps what a peer remembers, if it was told where.
 fn look_after_lists(
     config: &PeerConfig,
-    (told, deserted): (mpsc::Sender<bootstrap::Told>, watch::Receiver<bool>),
+    (told, deserted, troubles): (mpsc::Sender<bootstrap::Told>, watch::Receiver<bool>, Troubles),
     published: &gossip::Published,
     metrics: &metrics::PeerMetrics,
     tasks: &Tasks,
@@ -136,7 +137,7 @@ fn look_after_lists(
         let keeper = Keeper::new(state, session_lasts, published.clone(), lists.subscribe(), metrics.clone());
         tasks.spawn_to_end(keeper.run(tasks.clone()));
     }
-    let shared = bootstrap::Shared { dns: config.dns, told, lists, deserted, metrics: metrics.clone() };
+    let shared = bootstrap::Shared { dns: config.dns, told, lists, deserted, troubles, metrics: metrics.clone() };
     bootstrap::follow(bootstraps, &shared, tasks);
 }
 

@@ -45,8 +45,8 @@ pub enum Refused {
     /// The membership is not one of this peer in this mesh, or its signature is not good.
     #[error("its membership is not good: it is for another peer or mesh, or not signed by an authority of this one")]
     BadMembership,
-    /// The membership has ended, or begins later.
-    #[error("its membership has expired or is not valid yet: ask the operators of the mesh for another")]
+    /// The membership has ended.
+    #[error("its membership has expired: ask the operators of the mesh for another")]
     MembershipExpired,
     /// It could not prove that it holds its key now, for this connection.
     #[error("it could not prove on this connection that it holds its key")]
@@ -54,11 +54,14 @@ pub enum Refused {
     /// It said nothing, or not all, in time.
     #[error("it did not finish the admission handshake in time")]
     TooSlow,
+    /// The membership begins later.
+    #[error("its membership is not valid yet: one of the clocks is wrong, or it was meant for later")]
+    MembershipNotYetValid,
 }
 
 impl Refused {
     /// All reasons.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Malformed,
         Self::OtherMesh,
         Self::Unsigned,
@@ -75,6 +78,7 @@ impl Refused {
         Self::MembershipExpired,
         Self::BadProof,
         Self::TooSlow,
+        Self::MembershipNotYetValid,
     ];
 
     /// The byte on the wire; 0 is an admission.
@@ -97,6 +101,7 @@ impl Refused {
             Self::MembershipExpired => 14,
             Self::BadProof => 15,
             Self::TooSlow => 16,
+            Self::MembershipNotYetValid => 17,
         }
     }
 
@@ -126,6 +131,7 @@ impl Refused {
             Self::MembershipExpired => "membership_expired",
             Self::BadProof => "bad_proof",
             Self::TooSlow => "too_slow",
+            Self::MembershipNotYetValid => "membership_not_yet_valid",
         }
     }
 }

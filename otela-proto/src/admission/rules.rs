@@ -145,7 +145,10 @@ impl Rules {
         if membership.member != *peer || !self.authorities.contains(&membership.authority) {
             return Err(Refused::BadMembership);
         }
-        if membership.validity.begins_after(now_ms) || membership.validity.has_ended(now_ms) {
+        if membership.validity.begins_after(now_ms) {
+            return Err(Refused::MembershipNotYetValid);
+        }
+        if membership.validity.has_ended(now_ms) {
             return Err(Refused::MembershipExpired);
         }
         Ok(())

@@ -111,7 +111,7 @@ fn each_fault_has_its_own_reason() {
         (Refused::BadMembership, with_membership(membership(&stranger, "lab", id, VALID))),
         (Refused::BadMembership, with_membership(damaged(membership(a, "lab", id, VALID)))),
         (Refused::MembershipExpired, with_membership(membership(a, "lab", id, late))),
-        (Refused::MembershipExpired, with_membership(membership(a, "lab", id, early))),
+        (Refused::MembershipNotYetValid, with_membership(membership(a, "lab", id, early))),
     ];
     for (reason, change) in cases {
         let mut hello = scene.hello();

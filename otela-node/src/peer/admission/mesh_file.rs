@@ -4,7 +4,7 @@ use super::small;
 use libp2p::PeerId;
 use otela_proto::{
     admission::{BinaryDigest, Rules},
-    id::MeshName,
+    id::{MeshName, peer_id},
 };
 use semver::Version;
 use serde::{Deserialize, Deserializer, de::Error};
@@ -67,7 +67,7 @@ struct Form {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReleaseForm {
-    #[serde(default, deserialize_with = "all_parsed")]
+    #[serde(default, deserialize_with = "peers")]
     keys: BTreeSet<PeerId>,
     require_signed: Option<bool>,
     min_version: Option<String>,
@@ -76,18 +76,18 @@ struct ReleaseForm {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MembershipForm {
-    #[serde(default, deserialize_with = "all_parsed")]
+    #[serde(default, deserialize_with = "peers")]
     keys: BTreeSet<PeerId>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RevokedForm {
-    #[serde(default, deserialize_with = "all_parsed")]
+    #[serde(default, deserialize_with = "binaries")]
     binaries: BTreeSet<BinaryDigest>,
-    #[serde(default, deserialize_with = "all_parsed")]
+    #[serde(default, deserialize_with = "peers")]
     keys: BTreeSet<PeerId>,
-    #[serde(default, deserialize_with = "all_parsed")]
+    #[serde(default, deserialize_with = "peers")]
     peers: BTreeSet<PeerId>,
 }
 
@@ -95,11 +95,20 @@ fn parsed<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(from: D) -> 
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
 
-fn all_parsed<'de, T: FromStr<Err: fmt::Display> + Ord, D: Deserializer<'de>>(
+fn peers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<PeerId>, D::Error> {
+    all(from, peer_id)
+}
+
+fn binaries<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<BinaryDigest>, D::Error> {
+    all(from, str::parse)
+}
+
+fn all<'de, T: Ord, E: fmt::Display, D: Deserializer<'de>>(
     from: D,
+    parse: fn(&str) -> Result<T, E>,
 ) -> Result<BTreeSet<T>, D::Error> {
     let texts = Vec::<String>::deserialize(from)?;
-    texts.iter().map(|text| text.parse().map_err(|error| D::Error::custom(format!("{text:?}: {error}")))).collect()
+    texts.iter().map(|text| parse(text).map_err(|error| D::Error::custom(format!("{text:?}: {error}")))).collect()
 }
 
 impl MeshFile {

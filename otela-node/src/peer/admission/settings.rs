@@ -50,6 +50,12 @@ pub enum AdmissionError {
         #[source]
         source: io::Error,
     },
+    /// A file that was named is not there.
+    #[error("there is no file {path}")]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+    },
     /// A file is not a statement.
     #[error("{path} cannot be used")]
     NotAStatement {
@@ -198,7 +204,7 @@ impl AdmissionSettings {
     /// # Errors
     /// [`AdmissionError`].
     pub fn with_membership(mut self, path: &Path, me: PeerId) -> Result<Self, AdmissionError> {
-        let missing = || AdmissionError::Io { path: path.to_owned(), source: io::ErrorKind::NotFound.into() };
+        let missing = || AdmissionError::Missing { path: path.to_owned() };
         let signed = load_statement(path, Kind::Membership)?.ok_or_else(missing)?;
         let bad = |source| AdmissionError::BadStatement { path: path.to_owned(), source };
         let membership = Membership::open(&signed, &self.rules.mesh).map_err(bad)?;

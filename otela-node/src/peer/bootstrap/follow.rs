@@ -1,6 +1,6 @@
 //! Follows one name or list for as long as the peer lives.
 
-use super::{Bootstrap, Dns, dns::DnsError, form::List, web, web::WebError};
+use super::{Bootstrap, Dns, Troubles, dns::DnsError, form::List, web, web::WebError};
 use crate::{
     peer::{
         defaults::{COMPLAIN_EVERY, LIST_AGAIN_MAX, LIST_AGAIN_MIN, LIST_EVERY},
@@ -53,6 +53,7 @@ struct Follower {
     lists: watch::Sender<Lists>,
     /// Whether no bootstrap is connected.
     deserted: watch::Receiver<bool>,
+    troubles: Troubles,
     metrics: PeerMetrics,
     pauses: ExponentialBackoff,
     is_failing: bool,
@@ -66,6 +67,7 @@ pub(in crate::peer) struct Shared {
     pub(in crate::peer) told: mpsc::Sender<Told>,
     pub(in crate::peer) lists: watch::Sender<Lists>,
     pub(in crate::peer) deserted: watch::Receiver<bool>,
+    pub(in crate::peer) troubles: Troubles,
     pub(in crate::peer) metrics: PeerMetrics,
 }
 
@@ -81,7 +83,7 @@ pub(super) async fn read(bootstrap: &Bootstrap, dns: &Dns) -> Result<List, Follo
 impl Follower {
     /// Follows `bootstrap`, the one with the number `source`.
     fn new(source: usize, bootstrap: Bootstrap, shared: Shared) -> Self {
-        let Shared { dns, told, lists, deserted, metrics } = shared;
+        let Shared { dns, told, lists, deserted, troubles, metrics } = shared;
         Self {
             source,
             bootstrap,
@@ -89,6 +91,7 @@ impl Follower {
             told,
             lists,
             deserted,
+            troubles,
             metrics,
             pauses: pauses(),
             is_failing: false,
@@ -126,6 +129,7 @@ impl Follower {
         let List { addresses, passed_over } = list;
         tracing::debug!(list = %self.bootstrap, addresses = addresses.len(), passed_over, "a list of bootstraps was read");
         if std::mem::take(&mut self.is_failing) {
+            self.troubles.are_over(&self.bootstrap.to_string());
             tracing::info!(list = %self.bootstrap, "a list of bootstraps can be read again");
         }
         self.lists.send_if_modified(|lists| {
@@ -142,6 +146,7 @@ impl Follower {
     fn failed(&mut self, error: &FollowError) {
         self.metrics.lists_failed.inc();
         self.is_failing = true;
+        self.troubles.begin(self.bootstrap.to_string(), format!("it cannot be read: {}", chain(error)));
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
             self.complained = Some(Instant::now());
             let (list, error) = (&self.bootstrap, chain(error));

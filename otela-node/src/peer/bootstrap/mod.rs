@@ -6,6 +6,7 @@
 mod dns;
 mod follow;
 mod form;
+mod troubles;
 mod web;
 
 pub use dns::Dns;
@@ -13,11 +14,15 @@ pub use form::{AddressError, address};
 
 pub(super) use follow::{Lists, Shared, Told, follow};
 pub(super) use form::peer_of;
+pub(super) use troubles::Troubles;
 
 use multiaddr::{Multiaddr, Protocol};
 use otela_proto::PeerId;
 use std::{fmt, str::FromStr};
 use url::Url;
+
+/// Where an otela that is asked over HTTP has a list of bootstraps.
+const LIST_PATH: &str = "/v1/dnt/bootstraps";
 
 /// One way into a mesh, as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,12 +80,13 @@ impl Bootstrap {
 impl FromStr for Bootstrap {
     type Err = BootstrapError;
 
-    /// An address as [`address`] takes it, `/dnsaddr/HOST`, or the URL of a list (`http` or `https`).
+    /// An address as [`address`] takes it, `/dnsaddr/HOST`, or the URL of a list (`http` or `https`); that of a server
+    /// alone is taken for one of an otela.
     fn from_str(text: &str) -> Result<Self, BootstrapError> {
         if text.starts_with("http://") || text.starts_with("https://") {
             let url: Url = text.parse().map_err(BootstrapError::Url)?;
             let bare = url.username().is_empty() && url.password().is_none();
-            return if bare { Ok(Self::List(url)) } else { Err(BootstrapError::Password) };
+            return if bare { Ok(Self::List(of_an_otela(url))) } else { Err(BootstrapError::Password) };
         }
         let address = address(text)?;
         let mut parts = address.iter();
@@ -91,6 +97,14 @@ impl FromStr for Bootstrap {
             _ => Err(BootstrapError::DnsAddr),
         }
     }
+}
+
+/// Where every otela has its list.
+fn of_an_otela(mut url: Url) -> Url {
+    if url.path() == "/" && url.query().is_none() {
+        url.set_path(LIST_PATH);
+    }
+    url
 }
 
 impl From<Multiaddr> for Bootstrap {
@@ -123,7 +137,8 @@ mod tests {
             ("/dnsaddr/example.org", "/dnsaddr/example.org".to_owned()),
             (&format!("/dnsaddr/example.org/p2p/{peer}"), format!("/dnsaddr/example.org/p2p/{peer}")),
             ("http://10.0.0.1:8080/v1/dnt/bootstraps", "http://10.0.0.1:8080/v1/dnt/bootstraps".to_owned()),
-            ("https://example.org", "https://example.org/".to_owned()),
+            ("https://example.org", "https://example.org/v1/dnt/bootstraps".to_owned()),
+            ("https://example.org/?mesh=a", "https://example.org/?mesh=a".to_owned()),
         ] {
             let bootstrap: Bootstrap = text.parse().unwrap();
             assert_eq!(bootstrap.to_string(), again);

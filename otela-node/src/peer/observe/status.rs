@@ -23,11 +23,14 @@ pub(super) fn status(observed: &Observed) -> Value {
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
+    let is_alone = peer.has_joined() && peer.connections().is_empty();
+    warnings.extend(alone_warning(is_alone, &peer.troubles()));
     warnings.extend(refused_warning(&peer.refuses_us()));
     warnings.extend(choice_warning(&reach));
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
     warnings.extend(expiry_warnings(&peer.admission().1, unix_ms()));
+    warnings.extend(peer.tls().and_then(|tls| expiry_warning("The TLS certificate of this peer", tls, unix_ms())));
     json!({
         "id": peer.id().to_string(),
         "session": peer.session(),
@@ -53,6 +56,7 @@ pub(super) fn status(observed: &Observed) -> Value {
         "nodes": nodes(&view),
         "models": models(&view),
         "connections": connections(peer),
+        "troubles": peer.troubles().iter().map(|(bootstrap, error)| json!({"bootstrap": bootstrap, "error": error})).collect::<Vec<_>>(),
         "admission": admission(peer),
         "watchers": observed.counters.watchers.get(),
         "refused": refusals.iter().map(|(what, reason, count)| json!({"what": what, "reason": reason, "count": count})).collect::<Vec<_>>(),
@@ -160,6 +164,14 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
     warnings
 }
 
+/// It was there, and knows what it knew then.
+fn alone_warning(is_alone: bool, troubles: &BTreeMap<String, String>) -> Option<(&'static str, String)> {
+    (is_alone && !troubles.is_empty()).then(|| {
+        let message = "No peer is connected, so that what is shown of the mesh is of earlier. It goes on trying.";
+        ("alone", message.to_owned())
+    })
+}
+
 /// An interface that is not there is no error; but it may be a slip.
 fn choice_warning(reach: &Reach) -> Option<(&'static str, String)> {
     (!reach.unmatched.is_empty()).then(|| {
@@ -190,14 +202,22 @@ fn reach_warning(reach: &Reach, has_joined: bool) -> Option<(&'static str, Strin
 fn expiry_warnings(shown: &Credentials, now_ms: u64) -> Vec<(&'static str, String)> {
     let release = shown.release.as_ref().map(|release| ("The signature of this binary", release.validity));
     let membership = shown.membership.as_ref().map(|membership| ("The membership of this peer", membership.validity));
-    let soon = |(what, validity): (&str, Validity)| {
-        let left = Duration::from_millis(validity.until_ms.saturating_sub(now_ms));
-        let line = || {
-            format!("{what} ends in {} hours: have it renewed, or others will refuse this peer.", left.as_secs() / 3600)
-        };
-        (left < EXPIRES_SOON).then(|| ("expires_soon", line()))
-    };
-    release.into_iter().chain(membership).filter_map(soon).collect()
+    let all = release.into_iter().chain(membership);
+    all.filter_map(|(what, validity)| expiry_warning(what, validity, now_ms)).collect()
+}
+
+fn expiry_warning(what: &str, validity: Validity, now_ms: u64) -> Option<(&'static str, String)> {
+    let left = Duration::from_millis(validity.until_ms.saturating_sub(now_ms));
+    if validity.begins_after(now_ms) {
+        Some(("not_yet_valid", format!("{what} is not valid yet: compare the clock with a time server, or wait.")))
+    } else if validity.has_ended(now_ms) {
+        Some(("expired", format!("{what} has expired: have it renewed. Others refuse this peer.")))
+    } else if left < EXPIRES_SOON {
+        let left = humantime::format_duration(Duration::from_secs(left.as_secs() / 60 * 60));
+        Some(("expires_soon", format!("{what} ends in {left}: have it renewed, or others will refuse this peer.")))
+    } else {
+        None
+    }
 }
 
 /// `skew_ms`: how far the neighbours' clocks are ahead of ours.
@@ -255,7 +275,20 @@ mod tests {
         let warnings =
             |until_ms| expiry_warnings(&Credentials { release: Some(release(until_ms)), membership: None }, 0);
         assert!(warnings(30 * day_ms).is_empty());
-        assert!(warnings(2 * day_ms)[0].1.contains("48 hours"));
+        let told = |until_ms| warnings(until_ms).remove(0);
+        assert!(told(2 * day_ms).1.contains("ends in 2days:"), "{:?}", told(2 * day_ms));
+        assert!(told(600_000).1.contains("ends in 10m:"));
+        assert_eq!(told(0).0, "expired");
+        let later = Release { validity: Validity { from_ms: day_ms, until_ms: 9 * day_ms }, ..release(0) };
+        let later = Credentials { release: Some(later), membership: None };
+        assert_eq!(expiry_warnings(&later, 0)[0].0, "not_yet_valid");
+    }
+
+    #[test]
+    fn whoever_is_alone_and_should_not_be_is_told() {
+        let troubles = BTreeMap::from([("relay.example:7411".to_owned(), "refused".to_owned())]);
+        assert!(alone_warning(true, &troubles).is_some());
+        assert!(alone_warning(false, &troubles).is_none() && alone_warning(true, &BTreeMap::new()).is_none());
     }
 
     #[test]

@@ -16,8 +16,9 @@ struct Complaint {
 }
 
 impl Complaints {
-    /// One way to a bootstrap has failed, and perhaps that was all. Returns what is to be said, if it is time to.
-    pub(super) fn failed(&mut self, n: usize, error: String, all: bool, now: Instant) -> Option<String> {
+    /// One way to a bootstrap has failed, and perhaps that was all. Returns what stands in all of them, and whether it is
+    /// time to say so.
+    pub(super) fn failed(&mut self, n: usize, error: String, all: bool, now: Instant) -> Option<(String, bool)> {
         let complaint = self.0.entry(n).or_default();
         if !complaint.errors.contains(&error) {
             complaint.errors.push(error);
@@ -27,10 +28,10 @@ impl Complaints {
         }
         let errors = std::mem::take(&mut complaint.errors).join("; ");
         let is_due = complaint.said.is_none_or(|said| now - said >= COMPLAIN_EVERY);
-        is_due.then(|| {
+        if is_due {
             complaint.said = Some(now);
-            errors
-        })
+        }
+        Some((errors, is_due))
     }
 
     /// It was reached.
@@ -50,11 +51,12 @@ mod tests {
         let (mut complaints, now) = (Complaints::default(), Instant::now());
         let mut failed = |n, error: &str, all, at| complaints.failed(n, error.to_owned(), all, at);
         assert_eq!(failed(0, "tcp", false, now), None);
-        assert_eq!(failed(1, "other", true, now).as_deref(), Some("other"));
-        assert_eq!(failed(0, "proxy", true, now).as_deref(), Some("tcp; proxy"));
-        assert_eq!(failed(0, "again", true, now + COMPLAIN_EVERY / 2), None);
+        assert_eq!(failed(1, "other", true, now), Some(("other".to_owned(), true)));
+        assert_eq!(failed(0, "proxy", true, now), Some(("tcp; proxy".to_owned(), true)));
+        assert_eq!(failed(0, "again", true, now + COMPLAIN_EVERY / 2), Some(("again".to_owned(), false)));
         assert_eq!(failed(0, "later", false, now + COMPLAIN_EVERY), None);
         complaints.reached(0);
-        assert_eq!(complaints.failed(0, "last".into(), true, now + COMPLAIN_EVERY).as_deref(), Some("last"));
+        let last = complaints.failed(0, "last".into(), true, now + COMPLAIN_EVERY);
+        assert_eq!(last, Some(("last".to_owned(), true)));
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     peer::{
         StartError,
         admission::Admission,
-        bootstrap::{Bootstrap, Told},
+        bootstrap::{Bootstrap, Told, Troubles},
         choice::{AddressChoice, Interfaces},
         config::PeerConfig,
         defaults::{DIALS_MAX, JUDGE_EVERY},
@@ -136,6 +136,7 @@ pub(in crate::peer) struct Published {
     pub(in crate::peer) reach: watch::Sender<Reach>,
     /// Whether there are bootstraps, and none is connected.
     pub(in crate::peer) deserted: watch::Sender<bool>,
+    pub(in crate::peer) troubles: Troubles,
 }
 
 /// The other ends of [`Published`].
@@ -144,6 +145,7 @@ pub(in crate::peer) struct Seen {
     pub(in crate::peer) addresses: watch::Receiver<BTreeSet<Multiaddr>>,
     pub(in crate::peer) reach: watch::Receiver<Reach>,
     pub(in crate::peer) deserted: watch::Receiver<bool>,
+    pub(in crate::peer) troubles: Troubles,
 }
 
 impl Published {
@@ -151,8 +153,10 @@ impl Published {
         let (addresses, addresses_seen) = watch::channel(BTreeSet::new());
         let (reach, reach_seen) = watch::channel(Reach::default());
         let (deserted, deserted_seen) = watch::channel(false);
-        let seen = Seen { addresses: addresses_seen, reach: reach_seen, deserted: deserted_seen };
-        (Self { addresses, reach, deserted }, seen)
+        let troubles = Troubles::default();
+        let seen =
+            Seen { addresses: addresses_seen, reach: reach_seen, deserted: deserted_seen, troubles: troubles.clone() };
+        (Self { addresses, reach, deserted, troubles }, seen)
     }
 }
 
@@ -230,8 +234,8 @@ impl Driver {
             streams,
             resolved: mpsc::channel(DIALS_MAX),
             misses: HashMap::new(),
+            via: Via::new(&config.via, bootstraps.len() - config.via.len()),
             bootstraps,
-            via: Via::new(&config.via, config.bootstrap.len()),
             bootstrap_dials: HashMap::new(),
             complaints: Complaints::default(),
             listener_complained: None,

@@ -94,8 +94,11 @@ impl Driver {
         if let Some(target) = self.bootstrap_dials.remove(&id)
             && let Some((bootstrap, _)) = self.dialer.bootstrap(target)
         {
-            self.complaints.reached(bootstrap);
             self.via.found(bootstrap, peer);
+        }
+        for bootstrap in self.dialer.bootstraps_of(&peer) {
+            self.complaints.reached(bootstrap);
+            self.published.troubles.are_over(&self.bootstraps[bootstrap].to_string());
         }
         self.search.ended(id);
         self.asked.connected(id);
@@ -224,8 +227,15 @@ impl Driver {
         if matches!(target, Target::Listed(_)) && !self.dialer.is_deserted() {
             return;
         }
-        let Some(error) = self.complaints.failed(bootstrap, error, all, Instant::now()) else { return };
+        // Under an address without an id it may be itself; what comes of that is nobody's trouble.
+        let is_own = |own: &Multiaddr| socket_of(own).is_some() && socket_of(own) == socket_of(&address);
+        if self.published.addresses.borrow().iter().any(is_own) {
+            return;
+        }
+        let Some((error, is_due)) = self.complaints.failed(bootstrap, error, all, Instant::now()) else { return };
+        self.published.troubles.begin(self.bootstraps[bootstrap].to_string(), error.clone());
         match &self.bootstraps[bootstrap] {
+            _ if !is_due => {}
             Bootstrap::Address(_) => tracing::warn!(%address, error, "a bootstrap does not answer, will go on trying"),
             list => tracing::warn!(%list, %address, error, "no bootstrap on a list answers, will go on trying"),
         }

@@ -4,7 +4,9 @@ use super::{crowd, kademlia, pings, relay};
 use crate::peer::{
     admission::Admission,
     config::PeerConfig,
-    defaults::{CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY},
+    defaults::{
+        CONNECTIONS_MAX, CONNECTIONS_PENDING_MAX, CONNECTIONS_PENDING_WIDE, CONNECTIONS_PER_PEER_MAX, IDENTIFY_EVERY,
+    },
     metrics::PeerMetrics,
     streams,
     transport::{self, Answers, TransportError},
@@ -17,6 +19,7 @@ use libp2p::{
     swarm::{self, NetworkBehaviour, behaviour::toggle::Toggle},
 };
 use otela_proto::payload::Role;
+use rustix::process::{Resource, getrlimit};
 use std::{
     num::{NonZeroU8, NonZeroUsize},
     time::Duration,
@@ -37,6 +40,13 @@ pub(super) struct Net {
     pub(super) kademlia: kademlia::Behaviour,
 }
 
+/// Incoming handshakes under way: each has a file, and those of members and requests need theirs.
+fn pending_incoming() -> u32 {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let part = u32::try_from(files / 8).unwrap_or(u32::MAX);
+    part.clamp(CONNECTIONS_PENDING_MAX, CONNECTIONS_PENDING_WIDE)
+}
+
 /// A swarm with `streams` as one of its behaviours. It does not listen yet.
 pub(super) fn swarm(
     config: &PeerConfig,
@@ -51,7 +61,7 @@ pub(super) fn swarm(
     let carried = relays.then(|| metrics.carried.clone());
     let (transport, relay_client) = transport::build(key, &config.egress, admission, carried, answers)?;
     let limits = ConnectionLimits::default()
-        .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
+        .with_max_pending_incoming(Some(pending_incoming()))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX))
         .with_max_established(Some(CONNECTIONS_MAX))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX));

@@ -151,10 +151,11 @@ mod tests {
             _ = transport.next() => panic!("nothing is listened on"),
             accepted = listener.accept() => accepted.unwrap().0,
         };
+        let mut first = [0];
         // The first thing that is said tells that TCP stands there as well.
         tokio::select! {
             _ = &mut dial => panic!("nobody has said anything"),
-            readable = accepted.readable() => readable.unwrap(),
+            peeked = accepted.peek(&mut first) => assert_eq!(peeked.unwrap(), 1),
         }
         assert!(answers.is_there(&address));
         drop(accepted);

@@ -5,6 +5,7 @@
 //! place before the swarm sees it.
 
 mod answers;
+mod certificate;
 mod connect;
 mod counted;
 mod proven;

@@ -1,6 +1,9 @@
 //! Certificates of connections that look like the web. Who is at the other end is proven inside them, by Noise.
 
+use super::certificate;
+use crate::peer::gossip::unix_ms;
 use libp2p_websocket::tls::{Builder, Certificate, Config, PrivateKey};
+use otela_proto::admission::Validity;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer,
     pem::{self, PemObject},
@@ -12,6 +15,7 @@ use std::path::{Path, PathBuf};
 pub struct Tls {
     config: Config,
     shows_one: bool,
+    validity: Option<Validity>,
 }
 
 /// A certificate or key that cannot be used.
@@ -64,7 +68,7 @@ pub enum TlsError {
 impl Default for Tls {
     /// Accepts what the web's usual authorities have signed, and shows none.
     fn default() -> Self {
-        Self { config: Config::client(), shows_one: false }
+        Self { config: Config::client(), shows_one: false, validity: None }
     }
 }
 
@@ -79,23 +83,36 @@ impl Tls {
         let mut builder = Config::builder();
         trust_system(&mut builder);
         for file in authorities {
-            for certificate in certificates(file, "tls-ca")? {
-                let trusted = builder.add_trust(&certificate);
+            for der in ders(file, "tls-ca")? {
+                let trusted = builder.add_trust(&Certificate::new(der.to_vec()));
                 trusted.map_err(|source| TlsError::Ca { file: file.clone(), source })?;
             }
         }
+        let mut validity = None;
         if let Some((certificate, key)) = own {
-            let chain = certificates(certificate, "tls-cert")?;
+            let chain = ders(certificate, "tls-cert")?;
+            validity = chain.first().and_then(|own| certificate::validity(own));
+            if validity.is_some_and(|validity| validity.has_ended(unix_ms())) {
+                let file = certificate.display();
+                tracing::warn!(%file, "the certificate of --tls-cert has expired: nobody will accept it");
+            }
+            let chain: Vec<_> = chain.iter().map(|der| Certificate::new(der.to_vec())).collect();
             let shown = builder.server(private_key(key)?, chain);
             shown.map_err(|source| TlsError::Pair { certificate: certificate.into(), key: key.into(), source })?;
         }
-        Ok(Self { config: builder.finish(), shows_one: own.is_some() })
+        Ok(Self { config: builder.finish(), shows_one: own.is_some(), validity })
     }
 
     /// Whether it can be listened with.
     #[must_use]
     pub fn shows_one(&self) -> bool {
         self.shows_one
+    }
+
+    /// From when to when the certificate that is shown is valid, as far as that can be read.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        self.validity
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -116,12 +133,13 @@ fn trust_system(builder: &mut Builder) {
     }
 }
 
-fn certificates(file: &Path, flag: &'static str) -> Result<Vec<Certificate>, TlsError> {
+/// The certificates in a file.
+fn ders(file: &Path, flag: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let wrong = |source| TlsError::Certificate { file: file.into(), flag, source };
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(wrong)?.collect();
     match found.map_err(wrong)? {
         none if none.is_empty() => Err(wrong(pem::Error::NoItemsFound)),
-        found => Ok(found.into_iter().map(|certificate| Certificate::new(certificate.to_vec())).collect()),
+        found => Ok(found),
     }
 }
 

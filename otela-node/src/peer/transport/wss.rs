@@ -1,6 +1,6 @@
 //! WebSocket, with TLS or without: what looks like the web, for sites that let nothing else out.
 
-use super::{target::Target, tls::Tls};
+use super::{certificate::BadCertificate, target::Target, tls::Tls};
 use crate::peer::defaults::WSS_FRAME_MAX;
 use futures::{FutureExt, future::BoxFuture};
 use libp2p::{
@@ -32,8 +32,8 @@ where
 /// A WebSocket connection does not come about.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WssError<E: Error + 'static> {
-    #[error("its certificate is not accepted (a site's own authority is given with --tls-ca)")]
-    Certificate(#[source] libp2p_websocket::tls::Error),
+    #[error(transparent)]
+    Certificate(BadCertificate),
     #[error(transparent)]
     Other(libp2p_websocket::error::Error<E>),
 }
@@ -41,7 +41,7 @@ pub(super) enum WssError<E: Error + 'static> {
 /// Says what to do about an error.
 pub(super) fn explained<E: Error + 'static>(error: libp2p_websocket::error::Error<E>) -> WssError<E> {
     match error {
-        libp2p_websocket::error::Error::Tls(error) => WssError::Certificate(error),
+        libp2p_websocket::error::Error::Tls(error) => WssError::Certificate(error.into()),
         other => WssError::Other(other),
     }
 }

@@ -165,6 +165,14 @@ impl Dialer {
         Some((source, self.attempts.get(&target)?.addresses.first()?))
     }
 
+    /// The configured bootstraps that have led to `peer`, or are meant to.
+    pub(super) fn bootstraps_of(&self, peer: &PeerId) -> Vec<usize> {
+        let is_there = |a: &Attempt| a.peer == Some(*peer) || a.wanted == Some(*peer);
+        let bootstraps = self.attempts.range(Target::Bootstrap(0)..).take_while(|(target, _)| target.is_bootstrap());
+        let there = bootstraps.filter(|(_, attempt)| is_there(attempt));
+        there.filter_map(|(target, _)| self.bootstrap(*target).map(|(source, _)| source)).collect()
+    }
+
     /// With a proxy to try after all else, and word of who has answered.
     pub(super) fn with(self, proxy: Option<Proxy>, answers: Answers) -> Self {
         Self { proxy, answers, ..self }
