@@ -16,6 +16,8 @@ pub(super) const PING_WITHIN: Duration = Duration::from_secs(5);
 pub(super) const PING_MISSES_MAX: u32 = 1;
 /// From a stream of bytes to a connection that is encrypted and proven.
 pub(super) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
+/// Circuits whose limits were told before their connections were there.
+pub(super) const CIRCUITS_TOLD_MAX: usize = 4_096;
 /// Releases that need no second look at their signature.
 pub(super) const RELEASES_KNOWN_MAX: usize = 32;
 /// From an encrypted connection to one that is admitted. Each side says two short things.

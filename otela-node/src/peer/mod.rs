@@ -19,6 +19,7 @@ mod link;
 mod metrics;
 pub mod observe;
 pub mod probe;
+mod renew;
 mod start;
 mod state;
 mod streams;
@@ -337,7 +338,7 @@ impl Peer {
 
     async fn connect(&self, to: &PeerId) -> Result<Arc<Connection>, SendError> {
         if let Some(connection) = self.inner.streams.best(to) {
-            return Ok(connection);
+            return Ok(if connection.is_worn() { self.fresh(connection).await } else { connection });
         }
         let view = self.view();
         let addresses: Vec<_> = view.node(to).into_iter().flat_map(|n| n.entry.payload().multiaddrs()).collect();

@@ -271,6 +271,36 @@ async fn lab_netns_p44_a_circuit_cut_at_a_limit_says_so_and_the_next_request_has
     eventually("the relay has counted it", async || (cut().await >= 1.0).then_some(())).await;
     // The next one has a fresh circuit.
     takes(&lab, "relayed").await;
+    // Together more than three carry: each takes a fresh one in time.
+    let before = cut().await;
+    for n in 0..16 {
+        let body = of(100);
+        let answer = lab.on("b", async move || try_post(local(INGRESS), "/v1/completions", &body).await).await;
+        let text = answer.map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+        assert!(text.as_ref().is_ok_and(|text| text.ends_with("data: [DONE]\n\n")), "stream {n}: {text:?}");
+    }
+    assert_eq!(cut().await, before, "none of them was cut");
+}
+
+#[tokio::test]
+async fn lab_netns_p44_circuits_that_last_a_moment_serve_without_a_gap() {
+    let lab = Lab::new(Gateway::Symmetric, Gateway::Symmetric);
+    let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &["--circuit-for-max", "3s"]).await;
+    let _node = node(&lab, &bootstrap, TCP.0, &[]);
+    let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
+    takes(&lab, "relayed").await;
+    let began = Instant::now();
+    let body = json!({"model": "m", "prompt": "x", "max_tokens": 20});
+    while began.elapsed() < Duration::from_secs(10) {
+        let body = body.clone();
+        let answer = lab.on("b", async move || try_post(local(INGRESS), "/v1/completions", &body).await).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status, 200, "after {:?}: {}", began.elapsed(), String::from_utf8_lossy(&answer.body));
+    }
+    eventually("circuits came to their end", async || {
+        (metric(&lab, "r1", NODE, "otela_relay_circuits_cut_total").await >= 2.0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! One open connection to a peer.
 
 use super::{
-    EndingIo,
+    CircuitLimit, EndingIo,
     ending::{Life, now_ms},
     handler::{Open, Substreams},
 };
@@ -23,7 +23,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 
 /// How a peer is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +84,10 @@ pub struct Connection {
     /// When it was last said that the peer serves, in milliseconds after `since`; 0 for never.
     served_ms: AtomicU64,
     retired_at: OnceLock<Instant>,
+    /// What its relay allows it, if that is known.
+    limit: OnceLock<CircuitLimit>,
+    /// Held by whoever looks for a fresh circuit in its place.
+    renewal: Mutex<()>,
     opens: mpsc::Sender<Open>,
     protocols: Substreams,
     life: Life,
@@ -138,6 +142,8 @@ impl Connection {
             began_ms,
             served_ms,
             retired_at: OnceLock::new(),
+            limit: OnceLock::new(),
+            renewal: Mutex::new(()),
             opens,
             protocols,
             life,
@@ -230,6 +236,21 @@ impl Connection {
         self.life.heard_ms() < ms
     }
 
+    /// Its relay allows it no more than this.
+    pub(in crate::peer) fn is_limited(&self, limit: CircuitLimit) {
+        self.limit.get_or_init(|| limit);
+    }
+
+    /// Whether it has used up so much of what its relay allows that the next request had better take another.
+    pub(in crate::peer) fn is_worn(&self) -> bool {
+        self.limit.get().is_some_and(|limit| limit.is_near(self.life.bytes(), self.age()))
+    }
+
+    /// For the one that looks for another; `None` while somebody does.
+    pub(in crate::peer) fn begin_renewal(&self) -> Option<MutexGuard<'_, ()>> {
+        self.renewal.try_lock().ok()
+    }
+
     /// Keeps a measured round trip.
     pub(super) fn measured(&self, rtt: Duration) {
         let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX - 1);
@@ -243,7 +264,7 @@ impl Connection {
     }
 
     /// Takes no new requests, as there is a better connection; those that run finish.
-    pub(super) fn retire(&self) {
+    pub(in crate::peer) fn retire(&self) {
         self.retired_at.get_or_init(Instant::now);
         self.life.retired.cancel();
     }

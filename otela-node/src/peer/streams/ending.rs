@@ -31,6 +31,8 @@ pub(super) struct Life {
     users: Arc<AtomicUsize>,
     /// When something was last read, in milliseconds of [`now_ms`].
     heard_ms: Arc<AtomicU64>,
+    /// Bytes that went either way.
+    bytes: Arc<AtomicU64>,
 }
 
 /// Milliseconds since this was first asked for.
@@ -49,6 +51,11 @@ impl Life {
     /// When something was last read, in milliseconds of [`now_ms`]; 0 for never.
     pub(super) fn heard_ms(&self) -> u64 {
         self.heard_ms.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that went either way on substreams of ours.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -106,6 +113,7 @@ impl AsyncRead for EndingIo {
         let read = buffer.filled().len() - before;
         if read > 0 {
             self.life.heard_ms.store(now_ms(), Ordering::Relaxed);
+            self.life.bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
         polled
     }
@@ -114,7 +122,11 @@ impl AsyncRead for EndingIo {
 impl AsyncWrite for EndingIo {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, data)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, data);
+        if let Poll::Ready(Ok(written)) = &polled {
+            self.life.bytes.fetch_add(*written as u64, Ordering::Relaxed);
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -7,11 +7,13 @@
 mod connection;
 mod ending;
 mod handler;
+mod limit;
 mod table;
 
 pub(super) use connection::Carrier;
 pub use connection::{Connection, Inbound, OpenError, Path};
 pub use ending::EndingIo;
+pub(super) use limit::CircuitLimit;
 pub(super) use table::{Relays, Streams};
 
 use ending::Life;

@@ -23,7 +23,15 @@ pub(in crate::peer) enum Relays<'a> {
 
 /// The order in which connections to one peer are used.
 fn preference(c: &Connection) -> impl Ord + use<> {
-    (c.is_retired(), c.path(), c.is_proxied(), c.carrier(), c.rtt().unwrap_or(Duration::MAX), Reverse(c.id()))
+    (
+        c.is_retired(),
+        c.is_worn(),
+        c.path(),
+        c.is_proxied(),
+        c.carrier(),
+        c.rtt().unwrap_or(Duration::MAX),
+        Reverse(c.id()),
+    )
 }
 
 /// The order in which connections to one peer are kept, which is the same on both sides: of two that both sides began
@@ -68,6 +76,17 @@ impl Streams {
         }
     }
 
+    /// The first connection to `peer` that is not about to reach a limit; waits for one.
+    pub(in crate::peer) async fn until_fresh(&self, peer: &PeerId) -> Arc<Connection> {
+        loop {
+            let added = self.added.notified();
+            if let Some(connection) = self.best(peer).filter(|connection| !connection.is_worn()) {
+                return connection;
+            }
+            added.await;
+        }
+    }
+
     /// Of each peer to which there is no direct connection the one that is used.
     #[must_use]
     pub(in crate::peer) fn relayed(&self) -> Vec<Arc<Connection>> {
@@ -99,7 +118,9 @@ impl Streams {
             for connection in alive.iter().filter(|connection| connection.id() != best.id()) {
                 let is_worse = best.path() == Path::Direct && connection.path() == Path::Relayed;
                 let is_surplus = connection.age() > DUPLICATE_FOR && best.age() > DUPLICATE_FOR;
-                if is_worse || (is_surplus && !matches!(relays, Relays::We)) {
+                // A fresh circuit beside one that is worn looks like a surplus to the side that did not ask for it.
+                let is_theirs = connection.path() == Path::Relayed && !connection.is_ours();
+                if is_worse || (is_surplus && !is_theirs && !matches!(relays, Relays::We)) {
                     connection.retire();
                 }
                 if connection.is_unused() {

@@ -6,6 +6,7 @@ use super::{
     complaints::Complaints,
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
+    limits::Limits,
     lookup::Lookup,
     net::{self, Net},
     relay::Guests,
@@ -116,6 +117,7 @@ pub(in crate::peer) struct Driver {
     /// How others see this peer, the latest last.
     pub(super) observed: Vec<Observed>,
     pub(super) guests: Guests,
+    pub(super) limits: Limits,
     pub(super) tidy_at: Option<Instant>,
     pub(super) admission: Admission,
     pub(super) metrics: PeerMetrics,
@@ -251,6 +253,7 @@ impl Driver {
             asked: Asked::default(),
             observed: Vec::new(),
             guests: Guests::default(),
+            limits: Limits::default(),
             tidy_at: None,
             admission,
             metrics,

@@ -100,6 +100,7 @@ impl Driver {
             self.complaints.reached(bootstrap);
             self.published.troubles.are_over(&self.bootstraps[bootstrap].to_string());
         }
+        self.limits.apply(&self.streams, &peer, id, endpoint);
         self.search.ended(id);
         self.asked.connected(id);
         tracing::debug!(%peer, address = %endpoint.get_remote_address(), "connected");
@@ -136,6 +137,7 @@ impl Driver {
                 let swarm = &self.swarm;
                 self.guests.on_event(&event, |peer| swarm.is_connected(peer), &self.metrics);
             }
+            NetEvent::RelayClient(event) => self.limits.told(&event),
             NetEvent::Dcutr(event) => self.on_hole_punch(&event),
             NetEvent::Kademlia(event) => self.on_kademlia(event),
             NetEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {

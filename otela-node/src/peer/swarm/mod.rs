@@ -9,6 +9,7 @@ mod direct;
 mod driver;
 mod events;
 mod kademlia;
+mod limits;
 mod lookup;
 mod net;
 mod pings;
