@@ -60,8 +60,8 @@ pub(crate) async fn run(args: ProbeArgs) -> Result<ExitCode, CommandError> {
     let Whom { peer: to, address } = args.whom;
     // Key and state belong to whoever runs here.
     let config = args.peer.observer(Vec::new(), &ANY_PORT)?;
-    let mut config = PeerConfig { observes: true, reserves: false, ..config };
-    if address.is_none() && config.bootstrap.is_empty() {
+    let mut config = PeerConfig { observes: true, reserves: false, via: args.via.via, ..config };
+    if address.is_none() && config.bootstrap.is_empty() && config.via.is_empty() {
         return Err(ProbeFailed::NoBootstrap(to).into());
     }
     config.bootstrap.extend(address.clone().map(Bootstrap::Address));

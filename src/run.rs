@@ -38,6 +38,9 @@ const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
 /// Signals closer together than this are one.
 const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 
+/// What others can make libraries warn of, packet by packet, is counted and told otherwise.
+const USUAL_LOGS: &str = "warn,otela=info,hickory_proto=error,hickory_resolver=error,quinn_udp=error";
+
 /// Runs a command.
 pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
@@ -51,7 +54,7 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
         | Command::Key(_)
         | Command::Sign(_)
         | Command::Verify(_) => "error",
-        Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => "warn,otela=info",
+        Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => USUAL_LOGS,
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     let _logs = telemetry::init(&filter, cli.log.format.into())

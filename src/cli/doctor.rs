@@ -1,6 +1,6 @@
 //! Flags of `otela doctor`.
 
-use super::PeerArgs;
+use super::{PeerArgs, egress::ViaArgs};
 use clap::ValueEnum;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(crate) enum As {
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
     /// What is to run here.
     #[arg(long = "as", value_name = "ROLE", default_value = "node")]
     pub(crate) role: As,

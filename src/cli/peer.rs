@@ -34,8 +34,9 @@ pub(crate) struct PeerArgs {
     /// What a maintainer says of this binary. The file beside the binary with `.release` after its name, if not given.
     #[arg(long, env = "OTELA_PEER_RELEASE", value_name = "FILE")]
     release: Option<PathBuf>,
-    /// What an authority of the mesh says of this peer, where the mesh asks for it.
-    #[arg(long, env = "OTELA_PEER_MEMBERSHIP", value_name = "FILE", requires = "key")]
+    /// What an authority of the mesh says of this peer, where the mesh asks for it. Without the mesh file this peer would
+    /// let everybody in.
+    #[arg(long, env = "OTELA_PEER_MEMBERSHIP", value_name = "FILE", requires_all = ["key", "mesh_file"])]
     membership: Option<PathBuf>,
     /// Whom to join through: HOST:PORT, a multiaddress, /dnsaddr/HOST, or the http(s) URL of a list; several times, or
     /// separated by commas. Tried for ever.

@@ -1,6 +1,6 @@
 //! Flags of `otela probe`.
 
-use super::{PeerArgs, parse::whom};
+use super::{PeerArgs, egress::ViaArgs, parse::whom};
 use multiaddr::Multiaddr;
 use otela_node::peer::probe::Wanted;
 use otela_proto::{
@@ -24,6 +24,8 @@ pub(crate) struct ProbeArgs {
     pub(crate) whom: Whom,
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
     /// Round trips to measure on each way.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=i64::from(ECHOES_MAX)))]
     count: u32,

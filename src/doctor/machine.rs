@@ -18,14 +18,17 @@ use std::{net::IpAddr, path::Path};
 const SHOWN_MAX: usize = 6;
 
 /// Which addresses others would be told, which not and why.
-pub(super) fn interfaces(choice: &AddressChoice, listen: &[Multiaddr]) -> Vec<Finding> {
+pub(super) fn interfaces(choice: &AddressChoice, listen: &[Multiaddr], external: &[Multiaddr]) -> Vec<Finding> {
     let check = "interfaces";
     let interfaces = Interfaces::now();
     let all = choice.explain(&interfaces.clone().only(|ip| listen.iter().any(|address| listens_at(address, ip))));
     let told: Vec<_> = all.iter().filter(|(.., reason)| reason.is_none()).collect();
     let near_only = told.iter().all(|(_, ip, _)| ip.is_loopback());
     let told = listed(told.iter().map(|(name, ip, _)| format!("{ip} ({name})")));
-    let mut findings = vec![if told.is_empty() {
+    let external = listed(external.iter().map(ToString::to_string));
+    let mut findings = vec![if !external.is_empty() {
+        Finding::ok(check, format!("announced would be what --external says: {external}"))
+    } else if told.is_empty() {
         let advice = "name interfaces or subnets that this machine has with --announce, or give --external";
         Finding::fail(check, "no address of this machine would be announced", advice)
     } else if near_only {
@@ -206,9 +209,11 @@ mod tests {
     fn interfaces_that_are_not_there_are_named() {
         let choice: AddressChoice = ["nosuchif0".parse().unwrap()].into_iter().collect();
         let everywhere = ["/ip4/0.0.0.0/tcp/0".parse().unwrap()];
-        let findings = interfaces(&choice, &everywhere);
+        let findings = interfaces(&choice, &everywhere, &[]);
         assert_eq!(findings[0].verdict, Verdict::Fail, "nothing is left: {findings:?}");
         assert!(findings.iter().any(|f| f.verdict == Verdict::Warn && f.says.contains("nosuchif0")), "{findings:?}");
+        let external = interfaces(&choice, &everywhere, &everywhere);
+        assert!(external[0].verdict == Verdict::Ok && external[0].says.contains("--external"), "{external:?}");
     }
 
     #[test]
@@ -218,7 +223,7 @@ mod tests {
         assert!(at("/ip4/10.0.0.1/tcp/0", "10.0.0.1") && !at("/ip4/10.0.0.1/tcp/0", "10.0.0.2"));
         assert!(at("/ip6/::/udp/0/quic-v1", "fd00::1") && !at("/dns/a/tcp/1", "10.0.0.1"));
         let near = ["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
-        let findings = interfaces(&AddressChoice::default(), &near);
+        let findings = interfaces(&AddressChoice::default(), &near, &[]);
         assert!(findings[0].verdict == Verdict::Warn && findings[0].says.contains("127.0.0.1"), "{findings:?}");
     }
 

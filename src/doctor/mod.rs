@@ -18,7 +18,7 @@ use crate::{
 };
 use finding::{Finding, Verdict};
 use otela_node::{
-    peer::{Peer, PeerConfig},
+    peer::{Bootstrap, Peer, PeerConfig},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -37,10 +37,13 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, CommandError> {
         As::Relay => (Role::Relay, RELAY_PORT),
     };
     // What is on disk is looked at, and belongs to whoever runs here.
-    let config = args.peer.clone().observer(vec![role], &listen)?;
-    let mut findings = vec![machine::key(args.peer.key()), machine::state(args.peer.state_dir(), &config.mesh)];
+    let mut findings = vec![machine::key(args.peer.key())];
+    let mut config = args.peer.clone().observer(vec![role], &listen)?;
+    // What is the only way out is dialled like others.
+    config.bootstrap.extend(args.via.via.iter().cloned().map(Bootstrap::Address));
+    findings.push(machine::state(args.peer.state_dir(), &config.mesh));
     findings.push(machine::open_files(args.role));
-    findings.extend(machine::interfaces(&config.announce, &config.listen));
+    findings.extend(machine::interfaces(&config.announce, &config.listen, &config.external));
     findings.extend(machine::ports(&config.listen));
     let tasks = Tasks::new();
     let peer = start(&config, &tasks).await?;

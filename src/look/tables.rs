@@ -85,7 +85,8 @@ pub(super) fn status(status: &Value) -> String {
     row("believed", counts(&nodes["by_belief"]));
     let models = &status["models"];
     row("models", format!("{} ready, {} unready", number(&models["ready"]), number(&models["unready"])));
-    row("reachable", reach(&status["reach"]));
+    let cut_off = is_alone && elements(&status["troubles"]).next().is_some();
+    row("reachable", if cut_off { "no, nobody is connected".to_owned() } else { reach(&status["reach"]) });
     for address in elements(&status["addresses"]) {
         row("announced", whole(address));
     }
@@ -213,7 +214,9 @@ pub(crate) fn doctor(answer: &Value) -> String {
 fn reach(reach: &Value) -> String {
     let ways = [
         (reach["dialled"] == true).then(|| "at its own addresses".to_owned()),
-        Some(elements(&reach["relays"]).count()).filter(|n| *n > 0).map(|n| format!("through {n} relays")),
+        Some(elements(&reach["relays"]).count())
+            .filter(|n| *n > 0)
+            .map(|n| format!("through {n} relay{}", if n == 1 { "" } else { "s" })),
     ];
     let ways: Vec<_> = ways.into_iter().flatten().collect();
     match (reach["reachable"] == true, ways.is_empty()) {

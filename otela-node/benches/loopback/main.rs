@@ -57,6 +57,13 @@ impl Plan {
     }
 }
 
+/// As `otela` itself: half of the processors, or as many as `--threads` says.
+fn threads(arguments: &[String]) -> usize {
+    let told = arguments.iter().skip_while(|argument| *argument != "--threads").nth(1);
+    let usual = || std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
+    told.map_or_else(usual, |told| told.parse().unwrap())
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
@@ -64,7 +71,8 @@ fn main() -> ExitCode {
         namespace::Entered::Elsewhere(code) => return code,
         namespace::Entered::Here(place) => place,
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads(&arguments)).enable_all().build().unwrap();
     let rows = runtime.block_on(run(&Plan::of(&arguments), place));
     if has("--json") {
         let mut json = report::json(&rows);

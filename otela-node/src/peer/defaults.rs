@@ -37,7 +37,7 @@ pub(super) const REFUSED_KEPT: usize = 64;
 /// A peer that was refused, or refuses us, is not dialled again for this long: rules change seldom.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// Who was refused so lately, and is in no mesh, is not there because of that.
-pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(2);
+pub(super) const REFUSED_LATELY: Duration = Duration::from_mins(1);
 /// A QUIC connection that is silent for this long is dead.
 pub(super) const QUIC_SILENCE_MAX: Duration = Duration::from_secs(6);
 /// The largest frame of a WebSocket: what is written at once inside is less than a quarter of that.

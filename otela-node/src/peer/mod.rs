@@ -20,6 +20,7 @@ mod metrics;
 pub mod observe;
 pub mod probe;
 mod renew;
+mod small;
 mod start;
 mod state;
 mod streams;
@@ -235,6 +236,11 @@ impl Peer {
     /// Whom the mesh admits now, and what this peer shows.
     fn admission(&self) -> (Arc<Rules>, Credentials) {
         (self.inner.admission.rules(), self.inner.admission.shown())
+    }
+
+    /// Why the mesh file cannot be used now.
+    fn unusable_mesh_file(&self) -> Option<String> {
+        self.inner.admission.unusable_file()
     }
 
     /// Why others have refused this peer lately, the latest first.

@@ -37,7 +37,7 @@ pub enum Refused {
     )]
     RevokedKey,
     /// The peer itself was revoked.
-    #[error("this peer was revoked: ask the operators of the mesh")]
+    #[error("it was revoked by its id: ask the operators of the mesh")]
     RevokedPeer,
     /// No membership where the mesh asks for one.
     #[error("it has no membership: ask the operators of the mesh for one, and give it with --membership")]

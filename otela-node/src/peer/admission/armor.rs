@@ -8,7 +8,7 @@ use prost::Message;
 const TEXT_BYTES_MAX: usize = 16 * 1024;
 
 /// What a file holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A statement about a binary.
     Release,

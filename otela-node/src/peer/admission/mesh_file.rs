@@ -1,6 +1,6 @@
 //! The mesh file: what the operators of a mesh give to everybody who runs a peer of it.
 
-use super::small;
+use crate::peer::small;
 use libp2p::PeerId;
 use otela_proto::{
     admission::{BinaryDigest, Rules},
@@ -67,8 +67,8 @@ struct Form {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReleaseForm {
-    #[serde(default, deserialize_with = "peers")]
-    keys: BTreeSet<PeerId>,
+    #[serde(default, deserialize_with = "some_peers")]
+    keys: Option<BTreeSet<PeerId>>,
     require_signed: Option<bool>,
     min_version: Option<String>,
 }
@@ -76,8 +76,8 @@ struct ReleaseForm {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MembershipForm {
-    #[serde(default, deserialize_with = "peers")]
-    keys: BTreeSet<PeerId>,
+    #[serde(default, deserialize_with = "some_peers")]
+    keys: Option<BTreeSet<PeerId>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -97,6 +97,10 @@ fn parsed<'de, T: FromStr<Err: fmt::Display>, D: Deserializer<'de>>(from: D) -> 
 
 fn peers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<PeerId>, D::Error> {
     all(from, peer_id)
+}
+
+fn some_peers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeSet<PeerId>>, D::Error> {
+    peers(from).map(Some)
 }
 
 fn binaries<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<BinaryDigest>, D::Error> {
@@ -137,9 +141,16 @@ impl MeshFile {
             format!("{place}{}", error.message().replace('\n', " "))
         })?;
         let release = form.release;
-        let require_signed = release.require_signed.unwrap_or(!release.keys.is_empty());
-        if require_signed && release.keys.is_empty() {
+        let require_signed = release.require_signed.unwrap_or(release.keys.is_some());
+        if require_signed && release.keys.as_ref().is_none_or(BTreeSet::is_empty) {
             return Err("[release] require_signed needs keys: without them nobody could join".to_owned());
+        }
+        for (table, keys) in [("release", &release.keys), ("membership", &form.membership.keys)] {
+            if keys.as_ref().is_some_and(BTreeSet::is_empty) {
+                return Err(format!(
+                    "[{table}] keys is empty, which lets everybody in: name a key, or leave the table out"
+                ));
+            }
         }
         if release.min_version.is_some() && !require_signed {
             return Err(
@@ -150,10 +161,10 @@ impl MeshFile {
         let min_version = min_version.map_err(|error| format!("[release] min_version: {error}"))?;
         let rules = Rules {
             mesh: form.name,
-            release_keys: release.keys,
+            release_keys: release.keys.unwrap_or_default(),
             require_signed,
             min_version,
-            authorities: form.membership.keys,
+            authorities: form.membership.keys.unwrap_or_default(),
             revoked_binaries: form.revoked.binaries,
             revoked_keys: form.revoked.keys,
             revoked_peers: form.revoked.peers,

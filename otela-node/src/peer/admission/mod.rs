@@ -9,12 +9,13 @@ mod mesh_file;
 mod reload;
 mod roll;
 mod settings;
-mod small;
+mod shown;
 mod tally;
 
 pub use armor::{ArmorError, Kind, armor, unarmor};
 pub use mesh_file::{MeshFile, MeshFileError};
 pub use settings::{AdmissionError, AdmissionSettings, OwnBinary, digest, load_statement};
+pub use shown::ShownFiles;
 
 pub(super) use tally::{By, Tally};
 
@@ -32,11 +33,9 @@ use libp2p::{
     identity::Keypair,
     swarm::ConnectionId,
 };
-use otela_proto::{
-    admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules},
-    wire::Signed,
-};
+use otela_proto::admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules};
 use roll::Roll;
+use shown::Shown;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -63,9 +62,7 @@ pub(super) struct Admission {
 struct Inner {
     key: Keypair,
     me: PeerId,
-    release: Option<Signed>,
-    membership: Option<Signed>,
-    shown: Credentials,
+    shown: ArcSwap<Shown>,
     known: Known,
     rules: ArcSwap<Rules>,
     /// Changes with the rules.
@@ -74,6 +71,8 @@ struct Inner {
     /// Who was refused last, or has refused us, and when. Bounded: the driver asks soon after.
     refused: Mutex<VecDeque<(Instant, PeerId)>>,
     tally: Tally,
+    /// Why the mesh file cannot be used, for as long as that is so.
+    unusable: Mutex<Option<String>>,
 }
 
 impl Admission {
@@ -81,15 +80,14 @@ impl Admission {
         let inner = Inner {
             me: key.public().to_peer_id(),
             key,
-            release: settings.release.clone(),
-            membership: settings.membership.clone(),
-            shown: settings.credentials(),
+            shown: Shown::of(settings),
             known: Known::default(),
             rules: ArcSwap::from_pointee(settings.rules.clone()),
             changed: watch::Sender::new(0),
             roll: Mutex::default(),
             refused: Mutex::default(),
             tally,
+            unusable: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -103,8 +101,9 @@ impl Admission {
     /// The door of a peer that starts. It follows the mesh file, if there is one.
     pub(super) fn start(config: &PeerConfig, tally: Tally, tasks: &Tasks) -> Self {
         let door = Self::new(config.identity.keypair().clone(), &config.admission, tally);
-        if let Some(path) = config.admission.mesh_file.clone() {
-            tasks.spawn(reload::follow(path, door.clone()));
+        let files = (config.admission.mesh_file.clone(), config.admission.files.clone());
+        if files.0.is_some() || files.1 != ShownFiles::default() {
+            tasks.spawn(reload::follow(files, door.clone()));
         }
         door
     }
@@ -122,7 +121,7 @@ impl Admission {
 
     /// These rules count from now on, for connections that are open too.
     fn change(&self, rules: Rules) {
-        if let Err(refused) = rules.judge(&self.inner.me, &self.inner.shown, unix_ms()) {
+        if let Err(refused) = rules.judge(&self.inner.me, &self.inner.shown.load().credentials, unix_ms()) {
             tracing::warn!(
                 reason = refused.reason(),
                 "by its own mesh file this peer would not be admitted any more: {refused}"
@@ -132,6 +131,16 @@ impl Admission {
         self.inner.changed.send_modify(|changes| *changes += 1);
     }
 
+    /// The mesh file cannot be used, or can again.
+    fn file_is(&self, unusable: Option<String>) {
+        *self.inner.unusable.lock().unwrap_or_else(PoisonError::into_inner) = unusable;
+    }
+
+    /// Why the mesh file cannot be used now, so that the rules are those of before.
+    pub(super) fn unusable_file(&self) -> Option<String> {
+        self.inner.unusable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Changes with the rules.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
@@ -139,7 +148,7 @@ impl Admission {
 
     /// What this peer shows, read.
     pub(super) fn shown(&self) -> Credentials {
-        self.inner.shown.clone()
+        self.inner.shown.load().credentials.clone()
     }
 
     /// What was refused, and by whom.
@@ -154,11 +163,12 @@ impl Admission {
 
     /// What this peer shows on a connection.
     fn hello(&self, rules: &Rules) -> Hello {
+        let shown = self.inner.shown.load();
         Hello {
             mesh: rules.mesh.to_string(),
             nonce: rand::random::<[u8; NONCE_BYTES]>(),
-            release: self.inner.release.clone(),
-            membership: self.inner.membership.clone(),
+            release: shown.release.clone(),
+            membership: shown.membership.clone(),
         }
     }
 

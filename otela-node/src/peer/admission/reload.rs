@@ -1,40 +1,50 @@
-//! Follows the mesh file: what changes in it counts from then on, for open connections too.
+//! Follows the mesh file, and the statements that this peer shows: what changes in them counts from then on, for open
+//! connections too.
 
 use super::{
-    Admission,
+    Admission, ShownFiles,
     mesh_file::{BYTES_MAX, MeshFile},
-    small,
+    shown::Renewal,
 };
 use crate::{
-    peer::defaults::{MESH_FILE_EVERY, MESH_FILE_WITHIN},
+    peer::{
+        defaults::{MESH_FILE_EVERY, MESH_FILE_WITHIN},
+        small,
+    },
     telemetry::chain,
 };
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Looks at the mesh file now and then and takes over its rules. A file that cannot be used changes nothing, and is
 /// complained of once.
-pub(in crate::peer) async fn follow(path: PathBuf, admission: Admission) {
-    let mut follower = Follower::default();
+pub(in crate::peer) async fn follow((mesh_file, shown): (Option<PathBuf>, ShownFiles), admission: Admission) {
+    let anew = || (Follower::default(), Renewal::new(shown.clone()));
+    let mut followers = anew();
     loop {
-        let (at, door) = (path.clone(), admission.clone());
+        let (at, door) = (mesh_file.clone(), admission.clone());
         let mut look = tokio::task::spawn_blocking(move || {
-            follower.look(&at, &door);
-            follower
+            if let Some(path) = at {
+                followers.0.look(&path, &door);
+            }
+            followers.1.look(&door);
+            followers
         });
         // A network's file system may hang. There is no use in a second look beside one that hangs.
         let looked = match tokio::time::timeout(MESH_FILE_WITHIN, &mut look).await {
             Ok(looked) => looked,
             Err(_) => {
                 admission.tally().reload_failed();
-                tracing::warn!(path = %path.display(), "the mesh file cannot be read: its file system does not answer; going on with what it said before");
+                let error = "its file system does not answer";
+                admission.file_is(Some(error.to_owned()));
+                tracing::warn!(
+                    error,
+                    "the mesh file, or a statement, cannot be read; going on with what was said before"
+                );
                 look.await
             }
         };
         // It can only fail by a panic; then the next look begins anew.
-        follower = looked.unwrap_or_default();
+        followers = looked.unwrap_or_else(|_| anew());
         tokio::time::sleep(MESH_FILE_EVERY).await;
     }
 }
@@ -43,42 +53,55 @@ pub(in crate::peer) async fn follow(path: PathBuf, admission: Admission) {
 /// content is not.
 #[derive(Debug, Default)]
 pub(super) struct Follower {
-    seen: Option<Result<String, io::ErrorKind>>,
+    seen: Option<Result<String, String>>,
 }
 
 impl Follower {
     /// Takes over what is new.
     pub(super) fn look(&mut self, path: &Path, admission: &Admission) {
         let text = small::read(path, BYTES_MAX);
-        let seen = text.as_ref().map(Clone::clone).map_err(io::Error::kind);
-        if self.seen.as_ref() != Some(&seen) {
-            self.seen = Some(seen);
-            take_over(path, text, admission);
+        let text = text.map_err(|error| format!("cannot read the mesh file {}: {error}", path.display()));
+        if self.seen.as_ref() == Some(&text) {
+            return;
         }
+        let outcome = text.clone().and_then(|text| take_over(path, &text, admission));
+        self.seen = Some(text);
+        if let Err(error) = &outcome {
+            admission.tally().reload_failed();
+            tracing::warn!(error, "the mesh file cannot be used: going on with what it said before");
+        }
+        admission.file_is(outcome.err());
     }
 }
 
-fn take_over(path: &Path, text: io::Result<String>, admission: &Admission) {
+/// An error says why the rules stay as they are.
+fn take_over(path: &Path, text: &str, admission: &Admission) -> Result<(), String> {
     let old = admission.rules();
-    let failed = |error: String| {
-        admission.tally().reload_failed();
-        tracing::warn!(error, "the mesh file cannot be used: going on with what it said before");
-    };
-    let file = match text {
-        Ok(text) => MeshFile::of_text(&text, path),
-        Err(error) => return failed(format!("cannot read {}: {error}", path.display())),
-    };
-    match file {
-        Ok(file) if file.rules == *old => {}
-        Ok(file) if file.rules.mesh != old.mesh => {
-            admission.tally().reload_failed();
-            let (old, new) = (&old.mesh, &file.rules.mesh);
-            tracing::warn!(%old, %new, "the mesh file names another mesh now: start again to move to it; going on with what it said before");
-        }
-        Ok(file) => {
-            tracing::info!(path = %path.display(), "the mesh file has changed: its rules count from now on");
-            admission.change(file.rules);
-        }
-        Err(error) => failed(chain(&error)),
+    let new = MeshFile::of_text(text, path).map_err(|error| chain(&error))?.rules;
+    if new == *old {
+        return Ok(());
     }
+    let start_again = |what: String| Err(format!("{} {what}", path.display()));
+    if new.mesh != old.mesh {
+        return start_again(format!(
+            "names mesh {} now, and this peer is of {}: start it again to move",
+            new.mesh, old.mesh
+        ));
+    }
+    // A file that was cut, or a slip, looks like this, and would let in whoever knocks in these seconds.
+    if (old.require_signed && !new.require_signed) || (!old.authorities.is_empty() && new.authorities.is_empty()) {
+        return start_again(
+            "would let in peers without signature or membership now: start again to open the mesh".to_owned(),
+        );
+    }
+    let gone = old.revoked_peers.difference(&new.revoked_peers).count()
+        + old.revoked_keys.difference(&new.revoked_keys).count()
+        + old.revoked_binaries.difference(&new.revoked_binaries).count();
+    if gone > 0 {
+        tracing::warn!(path = %path.display(), gone, "the mesh file has changed, and revokes less than before: it counts from now on");
+    } else {
+        tracing::info!(path = %path.display(), "the mesh file has changed: its rules count from now on");
+    }
+    admission.change(new);
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! What a peer brings to the door: the rules of its mesh, and what others have signed about it.
 
 use super::{
+    ShownFiles,
     armor::{ArmorError, Kind, unarmor},
     mesh_file::{MeshFile, MeshFileError},
-    small,
 };
-use crate::peer::gossip::unix_ms;
+use crate::peer::{gossip::unix_ms, small};
 use libp2p::PeerId;
 use otela_proto::{
     admission::{BinaryDigest, Credentials, Membership, Refused, Release, Rules, StatementError},
@@ -33,6 +33,8 @@ pub struct AdmissionSettings {
     pub release: Option<Signed>,
     /// A [`Membership`] of ours.
     pub membership: Option<Signed>,
+    /// Where these two come from, if from files: renewed ones are taken over while the peer runs.
+    pub files: ShownFiles,
 }
 
 /// Why a peer would not be admitted to its own mesh.
@@ -157,6 +159,7 @@ impl OwnBinary {
 /// # Errors
 /// If it cannot be read.
 pub fn digest(path: &Path) -> io::Result<BinaryDigest> {
+    small::is_file(path)?;
     let (mut file, mut hash) = (BufReader::with_capacity(1 << 20, File::open(path)?), Sha256::new());
     let mut bytes = vec![0; 1 << 20];
     loop {
@@ -171,13 +174,17 @@ impl AdmissionSettings {
     /// Those of a peer that shows nothing, in a mesh that admits everybody.
     #[must_use]
     pub fn open(mesh: MeshName) -> Self {
-        Self { rules: Rules::open(mesh), mesh_file: None, release: None, membership: None }
+        Self::of_rules(Rules::open(mesh))
+    }
+
+    fn of_rules(rules: Rules) -> Self {
+        Self { rules, mesh_file: None, release: None, membership: None, files: ShownFiles::default() }
     }
 
     /// Takes the rules of a mesh file.
     #[must_use]
     pub fn of(file: &MeshFile, path: &Path) -> Self {
-        Self { mesh_file: Some(path.to_owned()), rules: file.rules.clone(), release: None, membership: None }
+        Self { mesh_file: Some(path.to_owned()), ..Self::of_rules(file.rules.clone()) }
     }
 
     /// Adds what is said of our binary. What is wrong with it is an error only where the mesh asks for it, or where
@@ -186,6 +193,7 @@ impl AdmissionSettings {
     /// # Errors
     /// [`AdmissionError`].
     pub fn with_binary(mut self, binary: &OwnBinary, insists: bool) -> Result<Self, AdmissionError> {
+        self.files.binary = Some(binary.clone());
         match binary.release() {
             Ok(release) => self.release = release,
             Err(error) if insists || self.rules.require_signed => return Err(error),
@@ -213,6 +221,7 @@ impl AdmissionSettings {
             return Err(AdmissionError::AnotherPeer { path: path.to_owned(), member, me });
         }
         self.membership = Some(signed);
+        self.files.membership = Some(path.to_owned());
         Ok(self)
     }
 

@@ -1,5 +1,8 @@
 use super::*;
-use otela_proto::admission::{BinaryDigest, Membership, Release, Validity};
+use otela_proto::{
+    admission::{BinaryDigest, Membership, Release, Validity},
+    wire::Signed,
+};
 use std::{fs, path::Path};
 
 fn signed(binary: &[u8]) -> Signed {
@@ -140,4 +143,76 @@ fn the_mesh_file_is_followed_and_a_broken_one_changes_nothing() {
     assert_eq!(look(), (false, 5));
     write(&revokes(&peer));
     assert_eq!(look(), (true, 5), "as long and as old as before, and not the same");
+}
+
+#[test]
+fn a_running_peer_does_not_open_its_mesh_and_says_for_how_long_its_file_cannot_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mesh.toml");
+    let (signer, other) = (PeerId::random(), PeerId::random());
+    let closed = format!("name = \"lab\"\n[membership]\nkeys = [\"{other}\"]\n[release]\nkeys = [\"{signer}\"]\n");
+    fs::write(&path, &closed).unwrap();
+    let file = MeshFile::load(&path).unwrap();
+    let door = Admission::new(Keypair::generate_ed25519(), &AdmissionSettings::of(&file, &path), Tally::default());
+    let mut follower = reload::Follower::default();
+    let mut look = |text: &str| {
+        fs::write(&path, text).unwrap();
+        follower.look(&path, &door);
+        (door.rules().is_open() || door.rules().authorities.is_empty(), door.unusable_file())
+    };
+    // As an editor, a copy or a full disk may leave it behind.
+    for cut in
+        ["name = \"lab\"\n", &closed[..closed.find("[release]").unwrap()], "name = \"lab\"\n[membership]\nkeys = []"]
+    {
+        let (opened, unusable) = look(cut);
+        assert!(!opened && unusable.is_some(), "{cut}: {unusable:?}");
+    }
+    assert_eq!(look(&closed), (false, None));
+    assert_eq!(door.tally().reloads_failed(), 3);
+}
+
+#[test]
+fn what_is_renewed_is_shown_from_then_on_and_what_is_wrong_is_not() {
+    let (authority, key) = (Keypair::generate_ed25519(), Keypair::generate_ed25519());
+    let mesh: otela_proto::id::MeshName = "lab".parse().unwrap();
+    let me = key.public().to_peer_id();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("membership");
+    let sign = |member: &PeerId, until_ms| {
+        let signed = Membership::sign(&authority, &mesh, member, Validity { from_ms: 0, until_ms }).unwrap();
+        fs::write(&path, armor(Kind::Membership, &[], &signed)).unwrap();
+    };
+    sign(&me, 1_000);
+    let mut settings = AdmissionSettings::open(mesh.clone()).with_membership(&path, me).unwrap();
+    let statement = signed(b"otela");
+    let binary = installed(dir.path(), b"otela", &statement);
+    settings = settings.with_binary(&binary, true).unwrap();
+    let door = Admission::new(key, &settings, Tally::default());
+    let mut renewal = shown::Renewal::new(settings.files.clone());
+    let mut look = || {
+        renewal.look(&door);
+        let shown = door.shown();
+        (shown.membership.unwrap().validity.until_ms, shown.release.unwrap().validity.until_ms)
+    };
+    let changes = door.changes();
+    assert_eq!(look(), (1_000, u64::MAX));
+    assert!(!changes.has_changed().unwrap(), "nothing is new");
+    sign(&me, 2_000);
+    assert_eq!(look().0, 2_000);
+    assert!(changes.has_changed().unwrap(), "others may let us in now");
+    sign(&PeerId::random(), 3_000);
+    assert_eq!(look().0, 2_000, "somebody else's");
+    fs::write(&path, "rubbish").unwrap();
+    assert_eq!(look().0, 2_000);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(look().0, 2_000);
+    let signer = Keypair::generate_ed25519();
+    let release = |binary: &[u8]| {
+        let validity = Validity { from_ms: 0, until_ms: 5_000 };
+        Release::sign(&signer, BinaryDigest::of(binary), &"0.2.0".parse().unwrap(), validity).unwrap()
+    };
+    installed(dir.path(), b"newer", &release(b"newer"));
+    assert_eq!(look().1, u64::MAX, "another binary was installed, and this one runs");
+    installed(dir.path(), b"otela", &release(b"otela"));
+    assert_eq!(look().1, 5_000);
 }

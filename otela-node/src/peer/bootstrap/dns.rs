@@ -3,6 +3,7 @@
 //! Who can write these records can make us ask and dial, so depth, questions and addresses are bounded.
 
 use super::form::{List, ListError, peer_of};
+use futures::future::join_all;
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, NameServerConfig, ResolverConfig},
@@ -11,11 +12,7 @@ use hickory_resolver::{
 };
 use multiaddr::{Multiaddr, Protocol};
 use otela_proto::PeerId;
-use std::{
-    collections::{HashSet, VecDeque},
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 /// Names that lead to names that lead to names.
 const DEPTH_MAX: usize = 4;
@@ -60,17 +57,22 @@ impl Dns {
         let resolver = self.resolver().map_err(DnsError::Setup)?;
         let mut walk = Walk::new(host, peer);
         let mut failed = None;
-        while let Some(name) = walk.next() {
-            match resolver.lookup(name.as_str(), RecordType::TXT).await {
-                Ok(answer) => {
-                    let records = answer.answers().iter().filter_map(|record| match &record.data {
-                        RData::TXT(text) => Some(text.txt_data.concat()),
-                        _ => None,
-                    });
-                    walk.answered(records);
+        // All names of one depth are asked at once: one whose server is slow does not hold up the others.
+        while let Some(round) = walk.round() {
+            let answers =
+                join_all(round.iter().map(|asked| resolver.lookup(asked.name.as_str(), RecordType::TXT))).await;
+            for (asked, answer) in round.into_iter().zip(answers) {
+                match answer {
+                    Ok(answer) => {
+                        let records = answer.answers().iter().filter_map(|record| match &record.data {
+                            RData::TXT(text) => Some(text.txt_data.concat()),
+                            _ => None,
+                        });
+                        walk.answered(&asked, records);
+                    }
+                    // One name that is gone does not spoil the others.
+                    Err(source) => failed = Some(DnsError::Lookup { name: asked.name, source }),
                 }
-                // One name that is gone does not spoil the others.
-                Err(source) => failed = Some(DnsError::Lookup { name, source }),
             }
         }
         match (walk.list.useful(), failed) {
@@ -102,33 +104,37 @@ impl Dns {
 
 /// The way from a name to addresses. It asks nobody itself.
 struct Walk {
-    /// The next is in front: its name, the peer that its addresses must be of, and how many names led to it.
-    names: VecDeque<(String, Option<PeerId>, usize)>,
-    /// All that were ever in the queue.
+    /// What is to be asked next.
+    names: Vec<Asked>,
+    /// All that was ever to be asked.
     seen: HashSet<(String, Option<PeerId>)>,
-    /// What was asked last.
-    asked: Option<(Option<PeerId>, usize)>,
     list: List,
+}
+
+/// One question.
+struct Asked {
+    name: String,
+    /// The peer that its addresses must be of.
+    wanted: Option<PeerId>,
+    /// How many names led to it.
+    depth: usize,
 }
 
 impl Walk {
     fn new(host: &str, peer: Option<PeerId>) -> Self {
-        let mut walk = Self { names: VecDeque::new(), seen: HashSet::new(), asked: None, list: List::default() };
+        let mut walk = Self { names: Vec::new(), seen: HashSet::new(), list: List::default() };
         walk.add(host, peer, 0);
         walk
     }
 
-    /// The name to ask for now.
-    fn next(&mut self) -> Option<String> {
-        let (host, peer, depth) = self.names.pop_front()?;
-        self.asked = Some((peer, depth));
-        // With a dot at its end it is looked for nowhere else.
-        Some(format!("_dnsaddr.{}.", host.trim_end_matches('.')))
+    /// The questions to ask now; `None` when all have been.
+    fn round(&mut self) -> Option<Vec<Asked>> {
+        (!self.names.is_empty()).then(|| std::mem::take(&mut self.names))
     }
 
     /// These records are at the name that was asked for.
-    fn answered(&mut self, records: impl Iterator<Item = Vec<u8>>) {
-        let Some((wanted, depth)) = self.asked.take() else { return };
+    fn answered(&mut self, asked: &Asked, records: impl Iterator<Item = Vec<u8>>) {
+        let (wanted, depth) = (asked.wanted, asked.depth);
         for record in records {
             let text = (record.len() <= RECORD_BYTES_MAX).then(|| String::from_utf8(record).ok()).flatten();
             let address = text.as_deref().and_then(|text| text.strip_prefix("dnsaddr=")?.parse::<Multiaddr>().ok());
@@ -151,7 +157,9 @@ impl Walk {
         if depth >= DEPTH_MAX || self.seen.len() >= QUESTIONS_MAX {
             self.list.passed_over += 1;
         } else if self.seen.insert((host.clone(), peer)) {
-            self.names.push_back((host, peer, depth));
+            // With a dot at its end it is looked for nowhere else.
+            let name = format!("_dnsaddr.{}.", host.trim_end_matches('.'));
+            self.names.push(Asked { name, wanted: peer, depth });
         }
     }
 }
@@ -172,10 +180,12 @@ mod tests {
     fn walk(peer: Option<PeerId>, zone: impl Fn(&str) -> Vec<String>) -> (List, usize) {
         let mut walk = Walk::new("Example.org", peer);
         let mut questions = 0;
-        while let Some(name) = walk.next() {
-            questions += 1;
-            assert!(questions < 1_000, "without end");
-            walk.answered(zone(&name).into_iter().map(String::into_bytes));
+        while let Some(round) = walk.round() {
+            for asked in round {
+                questions += 1;
+                assert!(questions < 1_000, "without end");
+                walk.answered(&asked, zone(&asked.name).into_iter().map(String::into_bytes));
+            }
         }
         (walk.list, questions)
     }

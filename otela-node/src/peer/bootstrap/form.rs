@@ -19,7 +19,7 @@ pub enum AddressError {
     #[error("not a multiaddress ({0}); an example: /ip4/192.0.2.1/tcp/7411")]
     Multiaddr(String),
     /// It looks like nothing that is known here.
-    #[error("neither a multiaddress such as /ip4/192.0.2.1/tcp/7411 nor HOST:PORT")]
+    #[error("neither HOST:PORT nor a multiaddress such as /ip4/192.0.2.1/tcp/7411 (is the port missing?)")]
     Unknown,
 }
 
@@ -123,12 +123,16 @@ pub(crate) fn peer_of(address: &Multiaddr) -> Option<PeerId> {
 }
 
 /// Whether an address begins with a machine and a port. What else a transport needs, it will say.
-fn can_be_dialled(address: &Multiaddr) -> bool {
+pub(super) fn can_be_dialled(address: &Multiaddr) -> bool {
     let mut parts = address.iter();
     let host = parts.next().is_some_and(|part| {
         matches!(part, Protocol::Ip4(_) | Protocol::Ip6(_) | Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_))
     });
-    host && parts.next().is_some_and(|part| matches!(part, Protocol::Tcp(1..) | Protocol::Udp(1..)))
+    host && match parts.next() {
+        Some(Protocol::Tcp(1..)) => true,
+        Some(Protocol::Udp(1..)) => parts.next() == Some(Protocol::QuicV1),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,9 @@ pub enum BootstrapError {
     /// It is no address either.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// It is only a part of one.
+    #[error("{0} lacks what leads to a peer: after the host, /tcp/PORT or /udp/PORT/quic-v1")]
+    Incomplete(Multiaddr),
     /// It begins like a name in DNS and goes on otherwise.
     #[error("after /dnsaddr/HOST nothing but /p2p/ID may follow")]
     DnsAddr,
@@ -83,6 +86,7 @@ impl FromStr for Bootstrap {
     /// An address as [`address`] takes it, `/dnsaddr/HOST`, or the URL of a list (`http` or `https`); that of a server
     /// alone is taken for one of an otela.
     fn from_str(text: &str) -> Result<Self, BootstrapError> {
+        let text = text.trim();
         if text.starts_with("http://") || text.starts_with("https://") {
             let url: Url = text.parse().map_err(BootstrapError::Url)?;
             let bare = url.username().is_empty() && url.password().is_none();
@@ -90,7 +94,10 @@ impl FromStr for Bootstrap {
         }
         let address = address(text)?;
         let mut parts = address.iter();
-        let Some(Protocol::Dnsaddr(host)) = parts.next() else { return Ok(Self::Address(address)) };
+        let Some(Protocol::Dnsaddr(host)) = parts.next() else {
+            let whole = form::can_be_dialled(&address);
+            return if whole { Ok(Self::Address(address)) } else { Err(BootstrapError::Incomplete(address)) };
+        };
         match (parts.next(), parts.next()) {
             (None, _) => Ok(Self::DnsAddr { host: host.into_owned(), peer: None }),
             (Some(Protocol::P2p(peer)), None) => Ok(Self::DnsAddr { host: host.into_owned(), peer: Some(peer) }),
@@ -155,6 +162,8 @@ mod tests {
             ("https://", "not a URL"),
             ("https://me:secret@example.org/list", "password"),
             ("ftp://example.org/list", "HOST:PORT"),
+            ("/ip4/192.0.2.1", "/tcp/PORT"),
+            ("/ip4/192.0.2.1/udp/7411", "quic-v1"),
         ] {
             let error = text.parse::<Bootstrap>().unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -23,9 +23,15 @@ pub(super) fn status(observed: &Observed) -> Value {
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
-    let is_alone = peer.has_joined() && peer.connections().is_empty();
-    warnings.extend(alone_warning(is_alone, &peer.troubles()));
+    let troubles = peer.troubles();
+    let is_alone = peer.has_joined() && peer.connections().is_empty() && !troubles.is_empty();
+    warnings.extend(alone_warning(is_alone));
     warnings.extend(refused_warning(&peer.refuses_us()));
+    warnings.extend(
+        peer.unusable_mesh_file().map(|error| {
+            ("mesh_file", format!("The mesh file cannot be used, and the rules of before count: {error}."))
+        }),
+    );
     warnings.extend(choice_warning(&reach));
     warnings.extend(reach_warning(&reach, peer.has_joined()));
     warnings.extend(clock_warning(peer.skew_ms()));
@@ -42,7 +48,7 @@ pub(super) fn status(observed: &Observed) -> Value {
         "joined": peer.has_joined(),
         "clock_skew_ms": peer.skew_ms(),
         "reach": {
-            "reachable": reach.is_reachable(),
+            "reachable": reach.is_reachable() && !is_alone,
             "dialled": reach.is_dialled,
             "relays": reach.relays.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "relays_known": reach.relays_known,
@@ -56,7 +62,7 @@ pub(super) fn status(observed: &Observed) -> Value {
         "nodes": nodes(&view),
         "models": models(&view),
         "connections": connections(peer),
-        "troubles": peer.troubles().iter().map(|(bootstrap, error)| json!({"bootstrap": bootstrap, "error": error})).collect::<Vec<_>>(),
+        "troubles": troubles.iter().map(|(bootstrap, error)| json!({"bootstrap": bootstrap, "error": error})).collect::<Vec<_>>(),
         "admission": admission(peer),
         "watchers": observed.counters.watchers.get(),
         "refused": refusals.iter().map(|(what, reason, count)| json!({"what": what, "reason": reason, "count": count})).collect::<Vec<_>>(),
@@ -165,8 +171,8 @@ fn warnings(not_joined: Option<&str>, refusals: &[(&'static str, &'static str, u
 }
 
 /// It was there, and knows what it knew then.
-fn alone_warning(is_alone: bool, troubles: &BTreeMap<String, String>) -> Option<(&'static str, String)> {
-    (is_alone && !troubles.is_empty()).then(|| {
+fn alone_warning(is_alone: bool) -> Option<(&'static str, String)> {
+    is_alone.then(|| {
         let message = "No peer is connected, so that what is shown of the mesh is of earlier. It goes on trying.";
         ("alone", message.to_owned())
     })
@@ -282,13 +288,6 @@ mod tests {
         let later = Release { validity: Validity { from_ms: day_ms, until_ms: 9 * day_ms }, ..release(0) };
         let later = Credentials { release: Some(later), membership: None };
         assert_eq!(expiry_warnings(&later, 0)[0].0, "not_yet_valid");
-    }
-
-    #[test]
-    fn whoever_is_alone_and_should_not_be_is_told() {
-        let troubles = BTreeMap::from([("relay.example:7411".to_owned(), "refused".to_owned())]);
-        assert!(alone_warning(true, &troubles).is_some());
-        assert!(alone_warning(false, &troubles).is_none() && alone_warning(true, &BTreeMap::new()).is_none());
     }
 
     #[test]

@@ -48,10 +48,11 @@ impl Disk {
         if !self.dir.exists() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         }
-        let dir = File::open(&self.dir)?;
-        if !dir.metadata()?.is_dir() {
+        // A pipe would be waited for until somebody writes to it.
+        if !fs::metadata(&self.dir)?.is_dir() {
             return Err(HoldError::Io(io::ErrorKind::NotADirectory.into()));
         }
+        let dir = File::open(&self.dir)?;
         match dir.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(HoldError::InUse),

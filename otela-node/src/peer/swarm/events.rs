@@ -5,7 +5,7 @@ use super::{
     dialer::{Failed, Target},
     driver::Driver,
     net::NetEvent,
-    why::words,
+    why::{of_system, words},
 };
 use crate::{
     peer::{
@@ -71,7 +71,7 @@ impl Driver {
                 tracing::debug!(from = %send_back_addr, error = chain(&error), "a connection of somebody came to nothing");
             }
             // Strangers' packets are no trouble of ours; what the system does not give us is.
-            SwarmEvent::ListenerError { error, .. } if error.raw_os_error().is_none() => {
+            SwarmEvent::ListenerError { error, .. } if of_system(&error).is_none() => {
                 self.metrics.incoming_failed("listener");
                 tracing::debug!(%error, "what came to a listener is no connection");
             }
@@ -191,10 +191,9 @@ impl Driver {
         }
         let quiet = self.dialer.is_quiet(id);
         let outcome = self.dialer.failed(id, Instant::now());
-        if let (Failed::All(Some(meant)), now) = (outcome, Instant::now())
-            && self.admission.was_refused(&meant)
-        {
-            self.dialer.put_off(&meant, now);
+        let meant = peer.or(if let Failed::All(meant) = outcome { meant } else { None });
+        if let Some(meant) = meant.filter(|meant| self.admission.was_refused(meant)) {
+            self.dialer.put_off(&meant, Instant::now());
         }
         let unreachable = match outcome {
             Failed::All(meant) => peer.or(meant),

@@ -146,6 +146,8 @@ impl Driver {
 
     /// Closes a connection whose peer may not be here.
     pub(super) fn put_out(&mut self, peer: PeerId, id: ConnectionId, refused: Refused) {
+        let reason = refused.reason();
+        tracing::warn!(%peer, reason, "closing a connection: by the rules as they are now its peer may not be here");
         self.admission.tally().refused(By::Us, refused, &peer, None);
         self.streams.give_up(&peer, id);
         self.swarm.close_connection(id);

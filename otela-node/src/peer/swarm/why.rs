@@ -20,7 +20,7 @@ fn of_transport(error: &TransportError<io::Error>) -> String {
         TransportError::Other(error) => error,
     };
     let said = chain(error).replace('\n', " ");
-    match kind(error) {
+    match of_system(error).map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => "refused: nobody listens there, or a firewall rejects it".to_owned(),
         Some(io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable) => {
             "no route leads there from this machine".to_owned()
@@ -41,15 +41,15 @@ fn silent() -> String {
 }
 
 /// What the operating system said, wherever it is in the chain.
-fn kind(error: &io::Error) -> Option<io::ErrorKind> {
+pub(super) fn of_system(error: &io::Error) -> Option<&io::Error> {
     let mut next: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = next {
-        let of_system = error.downcast_ref::<io::Error>();
-        if let Some(kind) = of_system.filter(|io| io.raw_os_error().is_some()).map(io::Error::kind) {
-            return Some(kind);
+        let io = error.downcast_ref::<io::Error>();
+        if let Some(of_system) = io.filter(|io| io.raw_os_error().is_some()) {
+            return Some(of_system);
         }
         // What an error of this type wraps is not among its sources.
-        let wrapped = of_system.and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
+        let wrapped = io.and_then(io::Error::get_ref).map(|inner| inner as &(dyn Error + 'static));
         next = wrapped.or_else(|| error.source());
     }
     None
@@ -67,6 +67,9 @@ mod tests {
             words(&DialError::Transport(vec![("/ip4/10.0.0.1/tcp/1".parse().unwrap(), TransportError::Other(wrapped))]))
         };
         assert!(of(io::Error::from_raw_os_error(111)).contains("refused"));
+        let wrapped = io::Error::other(io::Error::from_raw_os_error(24));
+        assert_eq!(of_system(&wrapped).and_then(io::Error::raw_os_error), Some(24));
+        assert!(of_system(&io::Error::other("of a stranger's packet")).is_none());
         assert!(of(io::Error::from_raw_os_error(110)).contains("firewall drops it"));
         assert!(of(io::Error::from_raw_os_error(113)).contains("no route"));
         assert!(of(io::Error::other("Timeout has been reached")).contains("no answer within 5s"));

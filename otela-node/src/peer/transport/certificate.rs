@@ -24,6 +24,8 @@ pub(super) enum BadCertificate {
     UnknownIssuer,
     #[error("its certificate is not accepted (a site's own authority is given with --tls-ca)")]
     Other(#[source] tls::Error),
+    #[error("no TLS comes about: perhaps none is spoken there, or too many others connect")]
+    NoTls(#[source] tls::Error),
 }
 
 impl From<tls::Error> for BadCertificate {
@@ -41,7 +43,8 @@ impl From<tls::Error> for BadCertificate {
             Some(why @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => {
                 Self::OtherName(why)
             }
-            _ => Self::Other(error),
+            Some(_) => Self::Other(error),
+            None => Self::NoTls(error),
         }
     }
 }

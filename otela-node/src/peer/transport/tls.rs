@@ -1,7 +1,7 @@
 //! Certificates of connections that look like the web. Who is at the other end is proven inside them, by Noise.
 
 use super::certificate;
-use crate::peer::gossip::unix_ms;
+use crate::peer::{gossip::unix_ms, small::is_file};
 use libp2p_websocket::tls::{Builder, Certificate, Config, PrivateKey};
 use otela_proto::admission::Validity;
 use rustls_pki_types::{
@@ -136,6 +136,7 @@ fn trust_system(builder: &mut Builder) {
 /// The certificates in a file.
 fn ders(file: &Path, flag: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let wrong = |source| TlsError::Certificate { file: file.into(), flag, source };
+    is_file(file).map_err(|error| wrong(pem::Error::Io(error)))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).map_err(wrong)?.collect();
     match found.map_err(wrong)? {
         none if none.is_empty() => Err(wrong(pem::Error::NoItemsFound)),
@@ -144,6 +145,8 @@ fn ders(file: &Path, flag: &'static str) -> Result<Vec<CertificateDer<'static>>,
 }
 
 fn private_key(file: &Path) -> Result<PrivateKey, TlsError> {
+    let wrong = |error| TlsError::Key { file: file.into(), source: pem::Error::Io(error) };
+    is_file(file).map_err(wrong)?;
     let key = PrivateKeyDer::from_pem_file(file).map_err(|source| TlsError::Key { file: file.into(), source })?;
     let der = key.secret_der().to_vec();
     // What is made of it panics otherwise.

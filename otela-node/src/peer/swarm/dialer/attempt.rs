@@ -73,6 +73,11 @@ impl Attempt {
         Self { meeting: true, pauses: pauses(true), ..Self::new(addresses, peer, now) }
     }
 
+    /// Whether it is a dial of `peer`, as far as is known.
+    pub(super) fn is_of(&self, peer: &PeerId) -> bool {
+        self.peer == Some(*peer) || self.wanted == Some(*peer)
+    }
+
     pub(super) fn is_awaited(&self) -> bool {
         self.waiters.iter().any(|waiter| !waiter.is_closed())
     }

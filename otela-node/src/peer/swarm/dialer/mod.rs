@@ -84,6 +84,8 @@ pub(super) struct Dialer {
     proxy: Option<Proxy>,
     /// Where a handshake is under way.
     answers: Answers,
+    /// Who does not want us, or whom we do not want, and until when that is taken for granted.
+    refused: HashMap<PeerId, Instant>,
 }
 
 impl Dialer {
@@ -224,7 +226,11 @@ impl Dialer {
             };
             let mut attempt = match kept.remove(&target) {
                 Some(old) if old.addresses == addresses && old.epoch == epoch => old,
-                // New addresses are worth a try at once, and so is a peer that is back.
+                // New addresses are worth a try at once, and so is a peer that is back, perhaps with another binary.
+                Some(old) if old.epoch != epoch => {
+                    self.refused.remove(&peer);
+                    Attempt { waiters: old.waiters, ..fresh(now) }
+                }
                 Some(old) => Attempt { waiters: old.waiters, ..fresh(now) },
                 None => fresh(if peer < *me { now + COURTESY } else { now }),
             };
@@ -247,6 +253,7 @@ impl Dialer {
 
     /// What kept others from us may be over: whoever is not connected is dialled as if for the first time.
     pub(super) fn begin_anew(&mut self, now: Instant) {
+        self.refused.clear();
         for attempt in self.attempts.values_mut().filter(|a| a.connected.is_none() && a.under_way == 0) {
             attempt.pauses = pauses(attempt.meeting);
             attempt.failures = 0;
@@ -254,11 +261,23 @@ impl Dialer {
         }
     }
 
-    /// Whoever does not want us, or whom we do not want, will think so for a while.
+    /// Whoever does not want us, or whom we do not want, will think so for a while, whichever way we come: it is not
+    /// dialled before that, whoever waits for it.
     pub(super) fn put_off(&mut self, peer: &PeerId, now: Instant) {
-        for attempt in self.attempts.values_mut().filter(|a| a.peer == Some(*peer) || a.wanted == Some(*peer)) {
-            attempt.next = attempt.next.max(now + REFUSED_PAUSE);
+        self.refused.retain(|_, until| *until > now);
+        self.refused.insert(*peer, now + REFUSED_PAUSE);
+        for attempt in self.attempts.values_mut().filter(|a| a.is_of(peer)) {
+            attempt.rest.clear();
+            if attempt.under_way == 0 {
+                attempt.tell(false);
+            }
         }
+    }
+
+    /// When a dial is due, if there is one.
+    fn due_at(&self, attempt: &Attempt) -> Option<Instant> {
+        let refused = attempt.peer.or(attempt.wanted).and_then(|peer| self.refused.get(&peer));
+        attempt.due_at().map(|at| refused.map_or(at, |until| at.max(*until)))
     }
 
     /// Takes up the dials that are due, as many as may be under way. Each is to be [`Self::started`] or
@@ -268,8 +287,13 @@ impl Dialer {
         let room_unless_awaited = room.saturating_sub(DIALS_RESERVED);
         let mut rooms = self.rooms();
         self.attempts.values_mut().for_each(|attempt| attempt.have_patience(&self.answers, now));
-        let mut due: Vec<_> =
-            self.attempts.iter_mut().filter(|(_, a)| a.due_at().is_some_and(|at| at <= now)).collect();
+        let is_due: HashSet<_> = self
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| self.due_at(attempt).is_some_and(|at| at <= now))
+            .map(|(target, _)| *target)
+            .collect();
+        let mut due: Vec<_> = self.attempts.iter_mut().filter(|(target, _)| is_due.contains(*target)).collect();
         // Then those that never failed: a mesh full of ghosts must not keep the living waiting.
         due.sort_by_key(|(target, a)| (!a.is_awaited(), target.is_quiet(), a.failures, a.next));
         due.retain(|(target, attempt)| attempt.under_way > 0 || rooms.take(**target));
@@ -290,7 +314,7 @@ impl Dialer {
         let waiting = self.attempts.iter().filter(|(target, a)| {
             (others_too || a.is_awaited()) && (a.under_way > 0 || rooms.of(**target).is_none_or(|room| room > 0))
         });
-        (under_way < DIALS_MAX).then(|| waiting.filter_map(|(_, a)| a.due_at()).min()).flatten()
+        (under_way < DIALS_MAX).then(|| waiting.filter_map(|(_, a)| self.due_at(a)).min()).flatten()
     }
 
     /// How many more dials of each kind may begin now.

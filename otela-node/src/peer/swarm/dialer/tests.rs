@@ -173,6 +173,29 @@ fn p46_who_is_back_is_dialled_at_once() {
 }
 
 #[test]
+fn who_was_refused_is_left_alone_whoever_asks_for_it_and_not_in_a_new_session() {
+    let (now, peer) = (Instant::now(), PeerId::random());
+    let mut dialer = Dialer::default();
+    dialer.want(vec![contact(peer, 1)], |_| false, &lowest(), now);
+    let due = dialer.take_due(now);
+    dialer.started(due[0].target, ConnectionId::new_unchecked(1));
+    dialer.failed(ConnectionId::new_unchecked(1), now);
+    dialer.put_off(&peer, now);
+    // Gossip has heard of it again, it has another address, and a request would like to go there.
+    let (waiter, _told) = oneshot::channel();
+    dialer.hurry(peer, vec![address(1)], Some(waiter), now);
+    dialer.want(vec![contact(peer, 2)], |_| false, &lowest(), now);
+    assert_eq!(dialer.next(), Some(now + REFUSED_PAUSE));
+    assert!(dialer.take_due(now + REFUSED_PAUSE / 2).is_empty());
+    let back = Contact { epoch: Epoch(9), ..contact(peer, 2) };
+    dialer.want(vec![back], |_| false, &lowest(), now);
+    assert_eq!(dialer.take_due(now).len(), 1, "perhaps with another binary");
+    dialer.put_off(&peer, now);
+    dialer.begin_anew(now);
+    assert!(dialer.refused.is_empty());
+}
+
+#[test]
 fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
     let now = Instant::now();
     let (peer, mut dialer) = (PeerId::random(), Dialer::default());

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// The text of a file of at most `bytes_max`.
-pub(super) fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
+pub(in crate::peer) fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     // A pipe would be waited for until somebody writes to it.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -22,4 +22,13 @@ pub(super) fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {bytes_max} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not text"))
+}
+
+/// Whether a file is one that can be read to its end without waiting for anybody.
+pub(in crate::peer) fn is_file(path: &Path) -> io::Result<()> {
+    if std::fs::metadata(path)?.is_file() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
 }
