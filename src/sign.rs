@@ -143,6 +143,9 @@ fn verify_binary(args: &VerifyArgs, rules: Option<&Rules>) -> Result<(Rows, Resu
     }
     if let Some(statement) = &args.release {
         binary.statement.clone_from(statement);
+        if !statement.exists() {
+            return Err(AdmissionError::Missing { path: statement.clone() }.into());
+        }
     }
     // Nothing is said of what cannot be read.
     digest(&binary.image).map_err(|source| AdmissionError::Io { path: binary.image.clone(), source })?;

@@ -2,7 +2,7 @@
 
 use crate::exit::CommandError;
 use multiaddr::{Multiaddr, Protocol};
-use otela_node::peer::{Egress, Proxy, Tls};
+use otela_node::peer::{Egress, Proxy, ProxyError, Tls};
 use std::path::PathBuf;
 
 /// What gets a peer out of a site that lets little out.
@@ -55,6 +55,17 @@ impl EgressArgs {
     /// The proxy that the environment names. What cannot be used is said, and no more: a cluster's variables must not
     /// keep from starting whoever needs no proxy.
     fn proxy(&self) -> Option<Proxy> {
+        let (variable, proxy) = self.named_proxy()?;
+        proxy.inspect_err(|error| tracing::warn!(%error, "the proxy in {variable} is not used")).ok()
+    }
+
+    /// Why the proxy that the environment names cannot be used, if so, and where it is named.
+    pub(crate) fn unusable_proxy(&self) -> Option<(&'static str, ProxyError)> {
+        let (variable, proxy) = self.named_proxy()?;
+        Some((variable, proxy.err()?))
+    }
+
+    fn named_proxy(&self) -> Option<(&'static str, Result<Proxy, ProxyError>)> {
         let named = [
             ("https_proxy", &self.https_proxy),
             ("HTTPS_PROXY", &self.https_proxy_upper),
@@ -63,9 +74,7 @@ impl EgressArgs {
         ];
         let (variable, url) = named.into_iter().find(|(_, url)| !url.is_empty())?;
         let no_proxy = if self.no_proxy.is_empty() { &self.no_proxy_upper } else { &self.no_proxy };
-        Proxy::new(url, no_proxy)
-            .inspect_err(|error| tracing::warn!(%error, "the proxy in {variable} is not used"))
-            .ok()
+        Some((variable, Proxy::new(url, no_proxy)))
     }
 }
 

@@ -75,7 +75,7 @@ pub(crate) struct PeerArgs {
     #[arg(long, env = "OTELA_PEER_RETENTION", value_name = "TIME", default_value = "24h", value_parser = humantime::parse_duration)]
     retention: Duration,
     #[command(flatten)]
-    egress: EgressArgs,
+    pub(crate) egress: EgressArgs,
 }
 
 fn default_mesh() -> MeshName {

@@ -37,7 +37,7 @@ pub(crate) struct SignArgs {
     #[arg(long, env = "OTELA_SIGN_KEY", value_name = "FILE")]
     pub(crate) key: PathBuf,
     /// From when it counts, for example 2026-12-01T00:00:00Z; from now on, if not given.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) from: Option<SystemTime>,
     /// For how long it counts.
     #[arg(long = "for", value_name = "TIME", default_value = "180d", value_parser = validity)]
@@ -45,6 +45,10 @@ pub(crate) struct SignArgs {
     /// Where to write it; BINARY.release or PEER.membership, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+}
+
+fn time(text: &str) -> Result<SystemTime, String> {
+    humantime::parse_rfc3339_weak(text).map_err(|_| "not a time such as 2026-12-01T00:00:00Z".to_owned())
 }
 
 /// What ends before it begins is a slip.

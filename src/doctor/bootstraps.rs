@@ -226,15 +226,18 @@ fn advice(why: &str) -> &'static str {
     } else if why.contains("certificate") {
         "if the site has an authority of its own, give its certificate with --tls-ca; or it is not the relay that answers"
     } else if why.contains("refuses") {
-        "what the mesh asks for is in its mesh file: give that with --mesh-file, and see docs/admission.md"
+        "give the mesh's present mesh file with --mesh-file, and what that asks for: see docs/admission.md"
     } else if why.contains("refused") {
         "check the port, and that a relay runs there"
     } else if why.contains("not of this version") {
         "compare the versions on both sides"
     } else if why.contains("resolved") {
         "check the name"
+    } else if why.contains("route") || why.contains("nreachable") {
+        "see `ip route`: this machine has no way there, or its network is down"
     } else {
-        "check the address; ask the site which ports may be reached from here"
+        "check the address, and which ports get out of this site: where 443 alone does, a relay has to listen there \
+         (docs/fabric.md, hard sites)"
     }
 }
 

@@ -26,7 +26,10 @@ pub(super) async fn joined(peer: &Peer, met: &[Met], role: As, within: Duration)
     }
     if met.iter().all(|met| met.outcome.is_err()) {
         let advice = "see above what is in the way to each of them";
-        return Finding::fail(check, "no bootstrap is reached over any transport", advice);
+        let refused = met.iter().any(|met| met.outcome.as_ref().is_err_and(|why| why.contains("refuses")));
+        let says =
+            if refused { "whoever answers refuses this peer" } else { "no bootstrap is reached over any transport" };
+        return Finding::fail(check, says, advice);
     }
     let mut changes = peer.view_changes();
     let heard = async { while peer.view().nodes().next().is_none() && changes.changed().await.is_ok() {} };

@@ -53,6 +53,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, CommandError> {
     let met = bootstraps::meet(&peer, &addresses, config.egress.proxy.as_ref()).await;
     findings.extend(met.iter().map(bootstraps::Met::finding));
     findings.extend(bootstraps::udp(&met));
+    findings.extend(args.peer.egress.unusable_proxy().map(proxy::unusable));
     findings.push(proxy::check(config.egress.proxy.as_ref(), &met));
     findings.push(mesh::joined(&peer, &met, args.role, args.within).await);
     findings.extend(mesh::clock(&peer, &met).await);

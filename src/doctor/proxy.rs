@@ -4,7 +4,13 @@ use super::{
     bootstraps::{Met, Over},
     finding::Finding,
 };
-use otela_node::peer::Proxy;
+use otela_node::peer::{Proxy, ProxyError};
+
+/// One is named that peers cannot use.
+pub(super) fn unusable((variable, error): (&str, ProxyError)) -> Finding {
+    let advice = "peers go without it; if nothing else gets out, name an HTTP proxy there";
+    Finding::warn("proxy", format!("what {variable} names is not used: {error}"), advice)
+}
 
 /// `proxy` is the one that peers would use.
 pub(super) fn check(proxy: Option<&Proxy>, met: &[Met]) -> Finding {

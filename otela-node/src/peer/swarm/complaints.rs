@@ -1,8 +1,24 @@
-//! What is said of bootstraps that do not answer: a line now and then, with what stood in every way that was tried.
+//! What is said now and then: of bootstraps that do not answer, with what stood in every way that was tried, and of
+//! what happens without end.
 
 use crate::peer::defaults::COMPLAIN_EVERY;
 use std::collections::HashMap;
 use tokio::time::Instant;
+
+/// What is said once in a while, however often it happens.
+#[derive(Debug, Default)]
+pub(super) struct Said(HashMap<&'static str, Instant>);
+
+impl Said {
+    /// Whether it is time to say `what`.
+    pub(super) fn is_due(&mut self, what: &'static str, now: Instant) -> bool {
+        let is_due = self.0.get(what).is_none_or(|said| now - *said >= COMPLAIN_EVERY);
+        if is_due {
+            self.0.insert(what, now);
+        }
+        is_due
+    }
+}
 
 /// Complaints of bootstraps, by their number.
 #[derive(Debug, Default)]
@@ -45,6 +61,13 @@ impl Complaints {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_happens_all_the_time_is_said_now_and_then() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        assert!(said.is_due("a", now) && !said.is_due("a", now + COMPLAIN_EVERY / 2) && said.is_due("b", now));
+        assert!(said.is_due("a", now + COMPLAIN_EVERY));
+    }
 
     #[test]
     fn every_way_is_told_and_not_all_the_time() {

@@ -3,7 +3,7 @@
 use super::{
     addresses::{LeftOut, announced, has_name, is_relayed, resolve_all},
     asked::{Asked, OneDial, Reached},
-    complaints::Complaints,
+    complaints::{Complaints, Said},
     dialer::{Contact, Dialer, Target, Waiter},
     direct::Search,
     limits::Limits,
@@ -99,7 +99,7 @@ pub(in crate::peer) struct Driver {
     pub(super) via: Via,
     pub(super) bootstrap_dials: HashMap<ConnectionId, Target>,
     pub(super) complaints: Complaints,
-    pub(super) listener_complained: Option<Instant>,
+    pub(super) said: Said,
     /// Whom to stay connected to, relays aside.
     pub(super) wanted: Vec<Contact>,
     /// The relays to stay connected to, as the dialer was told.
@@ -240,7 +240,7 @@ impl Driver {
             bootstraps,
             bootstrap_dials: HashMap::new(),
             complaints: Complaints::default(),
-            listener_complained: None,
+            said: Said::default(),
             wanted: Vec::new(),
             relays_wanted: Vec::new(),
             public: Vec::new(),

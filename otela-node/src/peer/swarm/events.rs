@@ -10,7 +10,7 @@ use super::{
 use crate::{
     peer::{
         bootstrap::Bootstrap,
-        defaults::{COMPLAIN_EVERY, PING_MISSES_MAX},
+        defaults::PING_MISSES_MAX,
         gossip::Event,
         streams::{Carrier, Path},
         transport::{is_proxied, may_lead_to, socket_of},
@@ -68,6 +68,9 @@ impl Driver {
             SwarmEvent::IncomingConnectionError { error, send_back_addr, .. } => {
                 let reason = if matches!(error, ListenError::Denied { .. }) { "denied" } else { "handshake" };
                 self.metrics.incoming_failed(reason);
+                if reason == "denied" && self.said.is_due(reason, Instant::now()) {
+                    tracing::warn!(from = %send_back_addr, "more connections come in than may be; the newest are denied, see otela_peer_incoming_failed_total");
+                }
                 tracing::debug!(from = %send_back_addr, error = chain(&error), "a connection of somebody came to nothing");
             }
             // Strangers' packets are no trouble of ours; what the system does not give us is.
@@ -173,8 +176,7 @@ impl Driver {
 
     /// Out of file descriptors, a listener fails ten times a second.
     fn complain_of_listener(&mut self, error: &io::Error) {
-        if self.listener_complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
-            self.listener_complained = Some(Instant::now());
+        if self.said.is_due("listener", Instant::now()) {
             tracing::warn!(%error, "cannot accept connections of other peers, will go on trying");
         }
     }
