@@ -1,5 +1,8 @@
 use super::*;
-use crate::peer::defaults::{DIRECT_FIRST_FOR, HANDSHAKE_PATIENCE, LAST_RESORT_AFTER, REDIAL_MAX, REDIAL_MEETING_MAX};
+use crate::peer::defaults::{
+    DIALS_MAX, DIALS_RESERVED, DIRECT_FIRST_FOR, FOUND_DIALS_MAX, HANDSHAKE_PATIENCE, LAST_RESORT_AFTER,
+    LISTED_DIALS_MAX, LISTED_UNTIL, REDIAL_MAX, REDIAL_MEETING_MAX, REMEMBERED_DIALS_MAX, REMEMBERED_UNTIL,
+};
 
 fn address(port: u16) -> Multiaddr {
     format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap()
