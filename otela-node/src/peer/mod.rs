@@ -20,7 +20,7 @@ mod metrics;
 pub mod observe;
 pub mod probe;
 mod renew;
-mod small;
+pub mod small;
 mod start;
 mod state;
 mod streams;

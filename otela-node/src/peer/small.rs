@@ -9,7 +9,10 @@ use std::{
 };
 
 /// The text of a file of at most `bytes_max`.
-pub(in crate::peer) fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
+///
+/// # Errors
+/// It cannot be read, is no regular file, is longer, or is not UTF-8.
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<String> {
     // A pipe would be waited for until somebody writes to it.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
