@@ -2,6 +2,7 @@
 
 use crate::{
     cli::{NoCertificate, NotOpen},
+    config::FileError,
     look::AskError,
     probe::ProbeFailed,
     sign::SignError,
@@ -19,8 +20,8 @@ use otela_proto::id::MeshName;
 use otela_sched::engine::EngineError;
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
-/// The command line is wrong; clap's own code.
-const USAGE: u8 = 2;
+/// The command line is wrong, or what a file says in its place; clap's own code.
+pub(crate) const USAGE: u8 = 2;
 /// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
 const UNAVAILABLE: u8 = 69;
 /// The engine did not become ready in time; trying again may help.
@@ -40,6 +41,12 @@ pub(crate) enum CommandError {
     /// The log filter cannot be parsed.
     #[error("--log {filter:?} is not a filter such as info or warn,otela_node=debug")]
     LogFilter { filter: String, source: Box<dyn Error + Send + Sync> },
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    Config(#[from] FileError),
+    /// There is no configuration file to look at.
+    #[error("which file? Name it, or give --config or OTELA_CONFIG")]
+    NoConfig,
     /// The key file cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -106,6 +113,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
+            Self::Config(_) | Self::NoConfig => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
@@ -123,6 +131,13 @@ impl CommandError {
             | Self::Process(_) => UNAVAILABLE,
         })
     }
+}
+
+/// Prints what clap has to say: what is wrong, or the text that was asked for.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    // Whoever does not read it is told by the code.
+    let _ = error.print();
+    if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS }
 }
 
 /// Tells how an agent ended, and its exit code: the engine's own if it ended by itself.

@@ -1,6 +1,7 @@
 //! The `otela` command: parses, dispatches, and turns outcomes into exit codes. Nothing else happens here.
 
 mod cli;
+mod config;
 mod demo;
 mod doctor;
 mod exit;
@@ -10,7 +11,7 @@ mod probe;
 mod run;
 mod sign;
 
-use clap::Parser;
+use config::ParseError;
 use otela_node::engine::guard;
 use std::{ffi::OsString, process::ExitCode};
 
@@ -22,8 +23,12 @@ fn main() -> ExitCode {
         Some("guard-exec") => return guard::exec(&argv[2..]),
         _ => {}
     }
-    let cli = cli::Cli::parse_from(argv);
-    match run::command(cli) {
+    let outcome = match config::parse(&argv) {
+        Ok(told) => run::command(told),
+        Err(ParseError::CommandLine(error)) => return exit::usage(&error),
+        Err(ParseError::File(error)) => Err(error.into()),
+    };
+    match outcome {
         Ok(code) => code,
         Err(error) => {
             exit::say(&format!("otela: {}", error.line()));

@@ -1,7 +1,8 @@
 //! Runs one command from start to a clean end.
 
 use crate::{
-    cli::{Cli, Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
+    cli::{Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
+    config::{self, Told},
     demo, doctor,
     exit::{self, CommandError},
     files, look, probe, sign,
@@ -42,7 +43,7 @@ const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 const USUAL_LOGS: &str = "warn,otela=info,hickory_proto=error,hickory_resolver=error,quinn_udp=error";
 
 /// Runs a command.
-pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
+pub(crate) fn command(Told { cli, configuration }: Told) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
     let usual = match cli.command {
         Command::Demo(_)
@@ -53,12 +54,16 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
         | Command::Doctor(_)
         | Command::Key(_)
         | Command::Sign(_)
-        | Command::Verify(_) => "error",
+        | Command::Verify(_)
+        | Command::Config(_) => "error",
         Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => USUAL_LOGS,
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     let _logs = telemetry::init(&filter, cli.log.format.into())
         .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
+    if let Some(configuration) = &configuration {
+        tracing::info!("configuration: {}", configuration.path.display());
+    }
     let threads = cli.threads.unwrap_or_else(threads);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let code = runtime.block_on(async {
@@ -76,6 +81,7 @@ pub(crate) fn command(cli: Cli) -> Result<ExitCode, CommandError> {
             Command::Verify(args) => sign::verify(&args),
             Command::Probe(args) => probe::run(*args).await,
             Command::Doctor(args) => doctor::run(*args).await,
+            Command::Config(args) => config::run(&args, cli.config.as_deref()),
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);

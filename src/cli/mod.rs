@@ -1,5 +1,6 @@
 //! The command line. Each command's flags are in a file of their own and become validated settings at once.
 
+mod config;
 mod doctor;
 mod egress;
 mod engine;
@@ -12,6 +13,7 @@ mod relay;
 mod sign;
 mod start;
 
+pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use doctor::{As, DoctorArgs};
 pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
@@ -25,16 +27,20 @@ pub(crate) use start::StartArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use otela_node::telemetry::LogFormat;
-use std::ffi::OsString;
+use std::{ffi::OsString, path::PathBuf};
 
 /// Turns GPUs scattered over clusters and workstations into one OpenAI-compatible service.
 ///
 /// A provider runs `otela start --process vllm serve MODEL`; a consumer points any OpenAI client at an ingress. Peers
 /// find each other through relays and need no central server. Every flag can also be given as the environment
-/// variable that its help names; a flag wins over the variable.
+/// variable that its help names, and then also in a configuration file, under the variable's name: OTELA_PEER_MESH is
+/// `mesh` in the section `[peer]`. A flag wins over the variable, and the variable over the file.
 #[derive(Debug, Parser)]
 #[command(name = "otela", version, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Cli {
+    /// A configuration file (TOML). None is read, if none is named.
+    #[arg(long, global = true, env = "OTELA_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
     /// Worker threads. Half of the processors, but at most 8, if not given.
@@ -110,6 +116,8 @@ pub(crate) enum Command {
     Probe(Box<ProbeArgs>),
     /// Say which ways into a mesh work from this machine, what is in the way, and what to do.
     Doctor(Box<DoctorArgs>),
+    /// Check a configuration file, or show what a command would run with.
+    Config(ConfigArgs),
 }
 
 /// Flags of `otela demo`.

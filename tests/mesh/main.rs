@@ -5,6 +5,7 @@
 mod admission;
 mod churn;
 mod cli;
+mod config;
 mod doctor;
 mod faults;
 mod ghosts;

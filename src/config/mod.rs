@@ -1,0 +1,103 @@
+//! The configuration: the command line, completed from the environment and from one file. Here the file's text is read,
+//! and nowhere else; what comes out are the flags' validated values.
+//!
+//! A flag wins over its variable, the variable over the file, the file over the default. The first two and the last are
+//! clap's; the file's values are put into the command line as the flags that they stand for (`line`), where neither flag
+//! nor variable is given. So nothing is declared twice: a new flag with a variable is a new key.
+
+mod check;
+mod file;
+mod keys;
+mod line;
+mod show;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use file::FileError;
+
+use crate::{
+    cli::{Cli, ConfigArgs, ConfigCommand},
+    exit::CommandError,
+};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use file::File;
+use keys::Keys;
+use line::Line;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// The command that looks at files itself.
+const LOOKS_ITSELF: &str = "config";
+
+/// What a process was told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// The command and its flags, complete.
+    pub(crate) cli: Cli,
+    /// What the file says besides, if there is one.
+    pub(crate) configuration: Option<Configuration>,
+}
+
+/// What a configuration file says that is no flag.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Configuration {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// What it says of models, one by one: its table `ingress.models`, not looked into. Empty, if there is none.
+    pub(crate) models: toml::Table,
+}
+
+/// Why a command is not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseError {
+    /// The command line is wrong, or asks for a text such as help.
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Reads a command line, given from the name of the program on, and the file that it or the environment names. Nothing is
+/// kept: called once more with the same words, as after a SIGHUP, it reads the file anew.
+///
+/// # Errors
+/// [`ParseError`].
+pub(crate) fn parse(argv: &[OsString]) -> Result<Told, ParseError> {
+    let root = Cli::command();
+    let (matches, file) = complete(&root, argv)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut root.clone()))?;
+    let configuration = file.map(|file| Configuration { path: file.path, models: file.models });
+    Ok(Told { cli, configuration })
+}
+
+/// Completes a command line of any command from the file that it names.
+fn complete(root: &Command, argv: &[OsString]) -> Result<(ArgMatches, Option<File>), ParseError> {
+    let line = Line::read(root, argv)?;
+    let Some(path) = line.config().filter(|_| line.path.first().is_some_and(|first| first != LOOKS_ITSELF)) else {
+        return Ok((line.parse(&[])?, None));
+    };
+    let keys = Keys::of(root);
+    let file = File::load(path, root, &keys)?;
+    let added = line.added(&keys, &file);
+    match line.parse(&added) {
+        Ok(matches) => Ok((matches, Some(file))),
+        Err(error) => Err(line.told(error, &keys, &file, &added)),
+    }
+}
+
+/// Runs `otela config`.
+///
+/// # Errors
+/// The file cannot be read; for `show` also if it is not right.
+pub(crate) fn run(args: &ConfigArgs, named: Option<&Path>) -> Result<ExitCode, CommandError> {
+    match &args.command {
+        ConfigCommand::Check(check) => check::check(check.file.as_deref().or(named)),
+        ConfigCommand::Show(show) => show::show(&show.line, named),
+    }
+}
