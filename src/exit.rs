@@ -13,6 +13,7 @@ use otela_node::{
     peer::{
         IdentityError, StartError, StateError, TlsError,
         admission::{AdmissionError, MeshFileError},
+        provider::ProviderError,
     },
     telemetry::chain,
 };
@@ -59,6 +60,9 @@ pub(crate) enum CommandError {
     /// Two names for the mesh.
     #[error("--mesh names {named} and the mesh file {of_file}: leave out --mesh, or give the other file")]
     TwoMeshes { named: MeshName, of_file: MeshName },
+    /// The node cannot prove its provider.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
     /// Something cannot be signed, or what was signed not written.
     #[error(transparent)]
     Sign(#[from] SignError),
@@ -120,7 +124,9 @@ impl CommandError {
             }
             Self::Identity(_) | Self::State(_) | Self::Tls(_) | Self::NoCertificate(_) => CONFIG,
             Self::Engine(EngineError::Config(_)) => CONFIG,
-            Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) => CONFIG,
+            Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) | Self::Provider(_) => {
+                CONFIG
+            }
             Self::Peer(_)
             | Self::Ingress(_)
             | Self::Http { .. }

@@ -97,6 +97,8 @@ async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     let (agent, http) = (args.agent()?, args.http);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Node], &ANY_PORT)? };
+    let provider = args.provider.settings(&config, &agent.labels)?;
+    let config = PeerConfig { provider, ..config };
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     observed(&peer, http, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;

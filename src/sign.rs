@@ -1,26 +1,28 @@
-//! The commands of maintainers and operators: keys, signatures, and what they are worth.
+//! The commands of maintainers, operators and providers: keys, signatures, and what they are worth.
+
+mod verify;
+
+pub(crate) use verify::verify;
 
 use crate::{
-    cli::{KeyArgs, SignArgs, VerifyArgs},
+    cli::{KeyArgs, SignArgs},
     exit::{CommandError, say},
-    look::{pairs, put},
+    look::put,
 };
-use otela_node::{
-    peer::{
-        Identity,
-        admission::{AdmissionError, Kind, MeshFile, OwnBinary, armor, digest, load_statement},
-    },
-    telemetry::chain,
+use otela_node::peer::{
+    Identity,
+    admission::{AdmissionError, Kind, OwnBinary, armor, digest, load_statement},
 };
 use otela_proto::{
     Keypair, PeerId,
-    admission::{BinaryDigest, Credentials, Membership, Refused, Release, Rules, StatementError, Validity},
+    admission::{BinaryDigest, Membership, Release, StatementError, Validity},
     id::MeshName,
-    wire::Signed,
+    provider::{ProviderCertificate, Terms, Unproven},
 };
 use std::{
+    collections::BTreeMap,
     fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -31,6 +33,12 @@ pub(crate) enum SignError {
     /// The key cannot sign.
     #[error("cannot sign with this key")]
     Key(#[source] StatementError),
+    /// No certificate can be made of that.
+    #[error("cannot sign this certificate")]
+    Certificate(#[source] Unproven),
+    /// A label with two values.
+    #[error("two values of one label: give each --constraint a label of its own")]
+    TwoValues,
     /// There is something else where the statement is to be.
     #[error("there is something else in {path}, which is left alone: name another file with --out")]
     Taken { path: PathBuf },
@@ -54,18 +62,19 @@ pub(crate) fn key(args: &KeyArgs) -> Result<ExitCode, CommandError> {
     put(&format!("{}\n", identity.keypair().public().to_peer_id()))
 }
 
-/// Signs a binary or a membership.
+/// Signs a binary, a membership, or for whom a node is run.
 pub(crate) fn sign(args: &SignArgs) -> Result<ExitCode, CommandError> {
     let identity = Identity::load(&args.key)?;
     let from = args.from.unwrap_or_else(SystemTime::now);
     let validity = Validity { from_ms: unix_ms(from), until_ms: unix_ms(from + args.valid_for) };
-    let (out, text) = match (&args.member, &args.mesh) {
-        (Some(member), Some(mesh)) => sign_member(identity.keypair(), mesh, member, validity)?,
-        _ => sign_binary(identity.keypair(), args, validity)?,
+    let key = identity.keypair();
+    let (kind, (out, text)) = match (&args.member, &args.provider_of, &args.mesh) {
+        (Some(member), _, Some(mesh)) => (Kind::Membership, sign_member(key, mesh, member, validity)?),
+        (_, Some(subject), _) => (Kind::Provider, sign_node(key, args, *subject, validity)?),
+        _ => (Kind::Release, sign_binary(key, args, validity)?),
     };
     let out = args.out.clone().unwrap_or(out);
     // What was said before is replaced, and nothing else.
-    let kind = if args.member.is_some() { Kind::Membership } else { Kind::Release };
     if load_statement(&out, kind).is_err() {
         return Err(SignError::Taken { path: out }.into());
     }
@@ -102,94 +111,28 @@ fn sign_member(
     Ok((format!("{member}.membership").into(), text))
 }
 
-/// Checks a binary or a membership, by itself and by the rules of a mesh.
-pub(crate) fn verify(args: &VerifyArgs) -> Result<ExitCode, CommandError> {
-    let rules = args.mesh_file.as_deref().map(MeshFile::load).transpose()?.map(|file| file.rules);
-    let outcome = match (&args.membership, &rules) {
-        (Some(path), Some(rules)) => verify_membership(path, rules),
-        _ => verify_binary(args, rules.as_ref()),
-    };
-    let (mut rows, verdict) = match outcome {
-        Ok((rows, verdict)) => (rows, verdict.map_err(|refused| refused.to_string())),
-        // What is said is not of this binary, or of nobody: that is an answer too.
-        Err(CommandError::Admission(
-            error @ (AdmissionError::AnotherBinary { .. }
-            | AdmissionError::BadStatement { .. }
-            | AdmissionError::NotAStatement { .. }),
-        )) => (Vec::new(), Err(chain(&error))),
-        Err(error) => return Err(error),
-    };
-    let mesh =
-        rules.map_or_else(|| "nobody's rules were given (--mesh-file)".to_owned(), |rules| rules.mesh.to_string());
-    rows.push(("mesh", mesh));
-    let (word, code) = match verdict {
-        Ok(()) => ("good".to_owned(), ExitCode::SUCCESS),
-        Err(why) => (format!("not good: {why}"), ExitCode::FAILURE),
-    };
-    rows.push(("verdict", word));
-    put(&pairs(rows))?;
-    Ok(code)
+fn sign_node(
+    key: &Keypair,
+    args: &SignArgs,
+    subject: PeerId,
+    validity: Validity,
+) -> Result<(PathBuf, String), CommandError> {
+    let constraints: BTreeMap<_, _> = args.constraint.iter().cloned().collect();
+    if constraints.len() < args.constraint.len() {
+        return Err(SignError::TwoValues.into());
+    }
+    let terms = Terms { subject, mesh: args.mesh.clone(), constraints, validity };
+    let signed = ProviderCertificate::sign(key, &terms).map_err(SignError::Certificate)?;
+    let certificate = ProviderCertificate::open_signed(&signed).map_err(SignError::Certificate)?;
+    let text = armor(Kind::Provider, &shown_certificate(&certificate), &signed);
+    Ok((format!("{subject}.provider").into(), text))
 }
 
 /// The end of the year 9999: nothing later can be written as a date.
 const LAST_SHOWN_MS: u64 = 253_402_300_799_000;
 
+/// Names, and what belongs to them.
 type Rows = Vec<(&'static str, String)>;
-
-fn verify_binary(args: &VerifyArgs, rules: Option<&Rules>) -> Result<(Rows, Result<(), Refused>), CommandError> {
-    let mut binary = OwnBinary::running()?;
-    if let Some(image) = &args.binary {
-        binary = OwnBinary { image: image.clone(), statement: OwnBinary::beside(image) };
-    }
-    if let Some(statement) = &args.release {
-        binary.statement.clone_from(statement);
-        if !statement.exists() {
-            return Err(AdmissionError::Missing { path: statement.clone() }.into());
-        }
-    }
-    // Nothing is said of what cannot be read.
-    digest(&binary.image).map_err(|source| AdmissionError::Io { path: binary.image.clone(), source })?;
-    let release = match binary.release()? {
-        Some(signed) => Some(
-            Release::open(&signed)
-                .map_err(|source| AdmissionError::BadStatement { path: binary.statement.clone(), source })?,
-        ),
-        None => None,
-    };
-    let shown = args.binary.clone().map_or_else(std::env::current_exe, Ok)?;
-    let mut rows = vec![("binary", shown.display().to_string())];
-    match &release {
-        Some(release) => rows.extend(shown_release(release)),
-        None => rows.push(("statement", format!("none: there is no {}", binary.statement.display()))),
-    }
-    let by_itself = |release: Option<&Release>| match release {
-        None => Err(Refused::Unsigned),
-        Some(release) if release.validity.has_ended(unix_ms(SystemTime::now())) => Err(Refused::Expired),
-        Some(release) if release.validity.begins_after(unix_ms(SystemTime::now())) => Err(Refused::NotYetValid),
-        Some(_) => Ok(()),
-    };
-    let verdict = match rules {
-        None => by_itself(release.as_ref()),
-        // Of the peer nothing is known: only what is said of the binary is looked at.
-        Some(rules) => {
-            let rules = Rules { authorities: Default::default(), ..rules.clone() };
-            let credentials = Credentials { release, membership: None };
-            rules.judge(&PeerId::random(), &credentials, unix_ms(SystemTime::now()))
-        }
-    };
-    Ok((rows, verdict))
-}
-
-fn verify_membership(path: &Path, rules: &Rules) -> Result<(Rows, Result<(), Refused>), CommandError> {
-    let missing = || AdmissionError::Missing { path: path.to_owned() };
-    let signed: Signed = load_statement(path, Kind::Membership)?.ok_or_else(missing)?;
-    let bad = |source| AdmissionError::BadStatement { path: path.to_owned(), source };
-    let membership = Membership::open(&signed, &rules.mesh).map_err(bad)?;
-    let rows = shown_membership(&membership, &rules.mesh);
-    let rules = Rules { require_signed: false, ..rules.clone() };
-    let (member, credentials) = (membership.member, Credentials { release: None, membership: Some(membership) });
-    Ok((rows, rules.judge(&member, &credentials, unix_ms(SystemTime::now()))))
-}
 
 fn shown_release(release: &Release) -> Rows {
     vec![
@@ -207,6 +150,21 @@ fn shown_membership(membership: &Membership, mesh: &MeshName) -> Rows {
         ("valid", shown_validity(membership.validity)),
         ("key", membership.authority.to_string()),
     ]
+}
+
+fn shown_certificate(certificate: &ProviderCertificate) -> Rows {
+    let terms = certificate.terms();
+    let mesh = terms.mesh.as_ref().map_or_else(|| "any".to_owned(), MeshName::to_string);
+    let mut rows = vec![
+        ("provider", certificate.provider().to_string()),
+        ("of peer", terms.subject.to_string()),
+        ("in mesh", mesh),
+    ];
+    // A line of its own must not be made of a label.
+    let labels = terms.constraints.iter().map(|(label, value)| format!("{label}={value}").escape_debug().to_string());
+    rows.extend(labels.map(|label| ("with label", label)));
+    rows.push(("valid", shown_validity(terms.validity)));
+    rows
 }
 
 fn shown_validity(validity: Validity) -> String {

@@ -6,7 +6,7 @@
 mod form;
 
 use bytes::Bytes;
-use otela_fuzz::{ENTRY, MEMBERSHIP, RELEASE, key, mesh, message, peer, signed};
+use otela_fuzz::{ENTRY, MEMBERSHIP, PROVIDER, RELEASE, key, mesh, message, peer, signed};
 use otela_proto::{
     Multiaddr,
     id::{Epoch, Place},
@@ -14,7 +14,7 @@ use otela_proto::{
     payload::{Accelerator, Hardware, ModelCard, Payload, Role, Service},
     wire::{
         AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, HelloBody, MembershipBody, Probe,
-        ReleaseBody, Report, Root, Say, Want,
+        ProviderBody, ReleaseBody, Report, Root, Say, Want,
     },
 };
 use prost::Message;
@@ -27,6 +27,7 @@ fn main() -> io::Result<()> {
     let payload = payload();
     write("payload", "node", &payload.encode_to_vec())?;
     write("payload", "empty-service", &[0x22, 0x00])?;
+    certificates(&payload)?;
     let entries: Vec<_> = (0..4).map(|lifecycle| entry(lifecycle, &payload)).collect();
     write("entry", "body", &entries[1].encode_to_vec())?;
     write("entry", "signed", &signed(ENTRY, &key(1), entries[1].encode_to_vec()))?;
@@ -82,6 +83,20 @@ fn main() -> io::Result<()> {
         ("lines", "# ours\n192.0.2.1:7411\r\n[2001:db8::1]:7411\n"),
     ] {
         write("bootstraps", name, text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Certificates of a provider, by themselves and in an entry.
+fn certificates(payload: &Payload) -> io::Result<()> {
+    let (any, named) = (certificate(""), certificate(mesh().as_str()));
+    for (name, certificate) in [("any", &any), ("named", &named)] {
+        let signed = message(PROVIDER, &certificate.mesh, &key(1), certificate.encode_to_vec()).encode_to_vec();
+        write("provider", name, &certificate.encode_to_vec())?;
+        write("provider", &format!("{name}-signed"), &signed)?;
+        let certified = Payload { provider_certificate: signed, ..payload.clone() };
+        write("payload", &format!("certified-{name}"), &certified.encode_to_vec())?;
+        write("member", &format!("certified-{name}"), &framed(&Say::Entries(page(&[entry(1, &certified)]))))?;
     }
     Ok(())
 }
@@ -156,6 +171,19 @@ fn entry(lifecycle: u32, payload: &Payload) -> EntryBody {
     }
 }
 
+/// For the owner of [`entry`], in one mesh or in all.
+fn certificate(mesh: &str) -> ProviderBody {
+    ProviderBody {
+        schema: 1,
+        provider: peer(1).to_bytes(),
+        subject: peer(1).to_bytes(),
+        mesh: mesh.to_owned(),
+        constraints: [("site".to_owned(), "a".to_owned())].into(),
+        from_ms: WALL_MS - 1_000,
+        until_ms: WALL_MS + 1_000_000,
+    }
+}
+
 fn accusation(verdict: u32) -> AccusationBody {
     AccusationBody {
         schema: 1,
@@ -169,17 +197,20 @@ fn accusation(verdict: u32) -> AccusationBody {
     }
 }
 
+/// The target signs bodies itself: what is inside of a page is the body alone.
+fn page(entries: &[EntryBody]) -> Entries {
+    let signed = entries.iter().map(|body| Bytes::from(body.encode_to_vec())).collect();
+    Entries { signed, accusations: Vec::new() }
+}
+
 fn says(entries: &[EntryBody], accusations: &[AccusationBody]) -> Vec<(&'static str, Say)> {
     let place = Place::of(&peer(1)).0;
-    // The target signs bodies itself: what is inside of a page is the body alone.
-    let bodies = |from: &[EntryBody]| from.iter().map(|body| Bytes::from(body.encode_to_vec())).collect();
-    let page = Entries { signed: bodies(&entries[..2]), accusations: Vec::new() };
     let accused = accusations.iter().map(|body| Bytes::from(body.encode_to_vec())).collect();
     let digest =
         Digest { buckets: u32::MAX, places: vec![place], epochs: vec![7], versions: vec![13], hashes: vec![1] };
     vec![
-        ("entries", Say::Entries(page)),
-        ("accusations", Say::Entries(Entries { signed: bodies(&entries[2..]), accusations: accused })),
+        ("entries", Say::Entries(page(&entries[..2]))),
+        ("accusations", Say::Entries(Entries { accusations: accused, ..page(&entries[2..]) })),
         ("root", Say::Root(Root { hash: vec![1; 16], count: 2 })),
         ("buckets", Say::Buckets(Buckets { hashes: vec![vec![0; 16]; 16] })),
         ("digest", Say::Digest(digest)),

@@ -72,7 +72,7 @@ impl Scene {
         let own = self.member.registry().get(&self.member.session().peer);
         let rank = own.map(|entry| entry.rank());
         assert!(rank.is_none_or(|rank| rank.epoch <= self.member.session().epoch), "overtaken and not noticed");
-        let _ = self.member.view(now.mono, 1);
+        let _ = self.member.view(now, 1);
     }
 }
 

@@ -14,6 +14,8 @@ pub const ACCUSATION: &str = "otela/accusation/1";
 pub const RELEASE: &str = "otela/release/1";
 /// The same for a membership.
 pub const MEMBERSHIP: &str = "otela/membership/1";
+/// The same for what a provider says of a node.
+pub const PROVIDER: &str = "otela/provider/1";
 
 /// The mesh that everything is signed for.
 pub fn mesh() -> MeshName {

@@ -135,7 +135,7 @@ fn all_are_alive(world: &World) -> Result<(), String> {
 
 fn is_unroutable(world: &World, peer: &PeerId) -> Result<(), String> {
     for host in world.running().filter(|host| host.peer != *peer) {
-        let view = world.member(host.number).view(host.now(world.now).mono, 1);
+        let view = world.member(host.number).view(host.now(world.now), 1);
         if view.node(peer).is_some_and(otela_proto::registry::Node::is_routable) {
             return Err(format!("host {} would send requests to {}", host.number, name(world, peer)));
         }

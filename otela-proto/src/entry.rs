@@ -8,12 +8,16 @@ use crate::{
     id::{Epoch, MeshName, Session},
     lifecycle::Lifecycle,
     payload::{PAYLOAD_BYTES_MAX, Payload},
+    provider::{ProviderCertificate, Unproven},
     sign::{Domain, check_age},
     wire::{EntryBody, Signed},
 };
 use libp2p_identity::{Keypair, PeerId};
 use prost::Message;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 pub use crate::sign::{CLOCK_SLACK, Refusal, SignedHash, TTL};
 
@@ -58,6 +62,8 @@ pub struct Entry {
     payload: Arc<Payload>,
     signed: Arc<[u8]>,
     hash: SignedHash,
+    /// The provider certificate in the payload, once somebody has asked for it; `None` if there is none.
+    certificate: Option<Arc<OnceLock<Result<ProviderCertificate, Unproven>>>>,
 }
 
 impl Entry {
@@ -90,6 +96,7 @@ impl Entry {
             owner,
             rank: draft.rank,
             issued_at_ms: draft.issued_at_ms,
+            certificate: unread(&draft.payload),
             payload: Arc::new(draft.payload),
             signed,
             hash,
@@ -131,6 +138,7 @@ impl Entry {
             owner,
             rank: Rank { epoch: Epoch(body.epoch), lifecycle, version: body.version },
             issued_at_ms: body.issued_at_ms,
+            certificate: unread(&payload),
             payload: Arc::new(payload),
             signed: signed.into(),
             hash: SignedHash::of(signed),
@@ -167,6 +175,27 @@ impl Entry {
         &self.payload
     }
 
+    /// The provider certificate that the owner shows, if it shows one: read, and its signature checked, once for all
+    /// clones of this entry. Whether it counts is another question.
+    #[must_use]
+    pub fn certificate(&self) -> Option<&Result<ProviderCertificate, Unproven>> {
+        let read = self.certificate.as_ref()?;
+        Some(read.get_or_init(|| ProviderCertificate::open(&self.payload.provider_certificate)))
+    }
+
+    /// Makes [`Self::certificate`] ready, which costs as much as the check of the entry itself: for whoever takes
+    /// entries from others, where nobody else has to wait for it. `known` tells whether a certificate's bytes, by their
+    /// hash, were found good before; then that is not found out again. Returns the hash of a good one.
+    pub fn check_certificate(&self, known: impl FnOnce(&SignedHash) -> bool) -> Option<SignedHash> {
+        let read = self.certificate.as_ref()?;
+        let bytes = &self.payload.provider_certificate;
+        let hash = SignedHash::of(bytes);
+        let opened = read.get_or_init(|| {
+            if known(&hash) { ProviderCertificate::reopen(bytes) } else { ProviderCertificate::open(bytes) }
+        });
+        opened.is_ok().then_some(hash)
+    }
+
     /// The owner's own bytes, to be passed on as they are.
     #[must_use]
     pub fn signed(&self) -> &Arc<[u8]> {
@@ -185,6 +214,10 @@ impl Entry {
     pub fn replaces(&self, other: &Self) -> bool {
         (self.rank, self.hash) > (other.rank, other.hash)
     }
+}
+
+fn unread(payload: &Payload) -> Option<Arc<OnceLock<Result<ProviderCertificate, Unproven>>>> {
+    (!payload.provider_certificate.is_empty()).then(Arc::default)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! epoch, chance as a seeded generator; whatever has to be sent leaves as a return value. The same code
 //! therefore runs in production and in simulation.
 //!
-//! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`accusation`], [`registry`], [`gossip`].
-//! [`admission`] stands by itself: who may connect at all.
+//! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`accusation`], [`provider`], [`registry`],
+//! [`gossip`]. [`admission`] stands by itself: who may connect at all.
 
 pub mod accusation;
 pub mod admission;
@@ -21,6 +21,7 @@ pub mod measure;
 pub mod member;
 pub mod own;
 pub mod payload;
+pub mod provider;
 pub mod registry;
 mod sign;
 pub mod step;

@@ -78,6 +78,13 @@ impl Own {
         self
     }
 
+    /// Shows this provider certificate, encoded; an empty one is none.
+    #[must_use]
+    pub fn certified(mut self, certificate: Vec<u8>) -> Self {
+        self.base.provider_certificate = certificate;
+        self
+    }
+
     /// Whose entry it is.
     #[must_use]
     pub fn id(&self) -> PeerId {
@@ -132,6 +139,15 @@ impl Own {
     /// Takes the addresses at which the peer can be dialled.
     pub fn set_addresses(&mut self, addresses: Vec<Multiaddr>) {
         self.addresses = addresses;
+    }
+
+    /// Takes the provider certificate to be shown from now on, as in [`Self::certified`].
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] if others would not take the entry with it. What was shown before stands.
+    pub fn set_certificate(&mut self, certificate: Vec<u8>) -> Result<(), Refusal> {
+        let before = std::mem::replace(&mut self.base.provider_certificate, certificate);
+        self.fits(&self.announced).inspect_err(|_| self.base.provider_certificate = before)
     }
 
     /// From now on this session has left; what it was stays readable.

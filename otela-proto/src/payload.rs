@@ -65,6 +65,10 @@ pub struct Payload {
     /// When this session started, in milliseconds since the Unix epoch, by its own clock. For show only.
     #[prost(uint64, tag = "9")]
     pub started_at_ms: u64,
+    /// An encoded [`Signed`](crate::wire::Signed) [`ProviderBody`](crate::wire::ProviderBody); empty when there is none.
+    /// Whatever is wrong with it, the rest counts.
+    #[prost(bytes = "vec", tag = "10")]
+    pub provider_certificate: Vec<u8>,
 }
 
 /// Accelerators and host of a node.

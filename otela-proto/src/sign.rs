@@ -1,4 +1,4 @@
-//! What entries and accusations have in common: who signs, what for, and how old it may be.
+//! What signed statements have in common: who signs, what for, and how old entries and accusations may be.
 
 use crate::{clock::millis, id::MeshName};
 use libp2p_identity::{KeyType, Keypair, PeerId, PublicKey};
@@ -113,7 +113,7 @@ pub(crate) fn check_age(issued_at_ms: u64, now_ms: u64) -> Result<(), Refusal> {
 }
 
 /// An Ed25519 peer id holds the public key itself, behind a two-byte identity-hash head.
-fn public_key(signer: &PeerId) -> Result<PublicKey, Refusal> {
+pub(crate) fn public_key(signer: &PeerId) -> Result<PublicKey, Refusal> {
     let bytes = signer.to_bytes();
     let key = bytes.get(2..).and_then(|key| PublicKey::try_decode_protobuf(key).ok()).ok_or(Refusal::NotEd25519)?;
     if key.key_type() != KeyType::Ed25519 || key.to_peer_id() != *signer {

@@ -18,6 +18,8 @@ pub struct Settings {
     pub software: String,
     /// Where the peer is: published as its label `site`. Without it others go by its addresses.
     pub site: Option<String>,
+    /// The provider certificate that the peer shows at first, encoded; empty for none.
+    pub certificate: Vec<u8>,
     /// From a suspicion to the vote for eviction, when accuser and subject are at one site.
     pub grace_near: Duration,
     /// The same across sites.
@@ -36,6 +38,7 @@ impl Settings {
             observes: false,
             software: String::new(),
             site: None,
+            certificate: Vec::new(),
             grace_near: Duration::from_secs(5),
             grace_far: Duration::from_secs(15),
             retention: Duration::from_hours(24),
@@ -82,6 +85,9 @@ pub enum Input {
     },
     /// Addresses at which this peer can be dialled from now on.
     Addresses(Vec<Multiaddr>),
+    /// This peer shows this provider certificate from now on, encoded; an empty one is none. Refused like
+    /// [`Input::Announce`].
+    Certificate(Vec<u8>),
     /// This peer says this of itself from now on. One that is too large is refused by [`Output::Refused`].
     Announce(Box<Announcement>),
     /// This session ends.

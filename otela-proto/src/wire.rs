@@ -5,6 +5,7 @@
 
 use crate::id::MeshName;
 use bytes::Bytes;
+use std::collections::BTreeMap;
 
 /// Largest gossip frame in bytes; a longer one closes the stream.
 pub const FRAME_BYTES_MAX: usize = 256 * 1024;
@@ -36,7 +37,7 @@ pub fn probe_protocol(mesh: &MeshName) -> String {
 /// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signed {
-    /// An encoded [`EntryBody`], [`AccusationBody`], [`ReleaseBody`] or [`MembershipBody`].
+    /// An encoded [`EntryBody`], [`AccusationBody`], [`ReleaseBody`], [`MembershipBody`] or [`ProviderBody`].
     #[prost(bytes = "vec", tag = "1")]
     pub body: Vec<u8>,
     /// Ed25519 over the domain string, the mesh name and `body`, with a NUL after each of the first two. What is said
@@ -144,6 +145,32 @@ pub struct MembershipBody {
     /// The authority's key as a peer id (binary form).
     #[prost(bytes = "vec", tag = "5")]
     pub authority: Vec<u8>,
+}
+
+/// What a provider signs of a node, for one mesh or for all.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ProviderBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// The provider's key as a peer id (binary form).
+    #[prost(bytes = "vec", tag = "2")]
+    pub provider: Vec<u8>,
+    /// The node's peer id (binary form).
+    #[prost(bytes = "vec", tag = "3")]
+    pub subject: Vec<u8>,
+    /// The mesh that it is signed for; empty for all.
+    #[prost(string, tag = "4")]
+    pub mesh: String,
+    /// Labels that the node's entry must have, with these values.
+    #[prost(btree_map = "string, string", tag = "5")]
+    pub constraints: BTreeMap<String, String>,
+    /// From when it counts, in milliseconds since the Unix epoch.
+    #[prost(uint64, tag = "6")]
+    pub from_ms: u64,
+    /// Until when it counts.
+    #[prost(uint64, tag = "7")]
+    pub until_ms: u64,
 }
 
 /// What a peer shows of itself before it is admitted to a connection.

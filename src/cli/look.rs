@@ -87,8 +87,9 @@ pub(crate) struct FilterArgs {
     /// Kinds of accelerators, for example A100-80GB. Case does not count.
     #[arg(long, value_name = "KIND")]
     gpu: Vec<String>,
-    /// Providers as nodes name them in their label `provider`; nothing proves it.
-    #[arg(long, value_name = "NAME")]
+    /// Providers: an id finds nodes that have proven it, a name those that have it in their label `provider`, which
+    /// proves nothing.
+    #[arg(long, value_name = "ID|NAME")]
     provider: Vec<String>,
 }
 

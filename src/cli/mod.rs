@@ -9,6 +9,7 @@ mod look;
 mod parse;
 mod peer;
 mod probe;
+mod provider;
 mod relay;
 mod sign;
 mod start;
@@ -108,9 +109,10 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Make a key, if the file is not there, and print its peer id, which stands for the public key everywhere.
     Key(KeyArgs),
-    /// Sign a binary as a maintainer, or a peer's membership as an authority of a private mesh.
+    /// Sign a binary as a maintainer, a peer's membership as an authority of a private mesh, or as a provider that a peer
+    /// is a node of yours.
     Sign(SignArgs),
-    /// Check what is said of a binary or a member, and whether a mesh admits it. Ends with 1 if not.
+    /// Check what is said of a binary, a member or a provider's node, and whether it counts in a mesh. Ends with 1 if not.
     Verify(VerifyArgs),
     /// Measure the ways to another peer of a mesh: round trips, throughput, direct and through relays.
     Probe(Box<ProbeArgs>),

@@ -1,6 +1,6 @@
 //! Flags of `otela start`.
 
-use super::{PeerArgs, egress::ViaArgs, parse::label};
+use super::{PeerArgs, egress::ViaArgs, parse::label, provider::ProviderArgs};
 use otela_node::{
     agent::{AgentConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
@@ -14,6 +14,8 @@ pub(crate) struct StartArgs {
     pub(crate) peer: PeerArgs,
     #[command(flatten)]
     pub(crate) via: ViaArgs,
+    #[command(flatten)]
+    pub(crate) provider: ProviderArgs,
     /// A label that others see, for example team=vision; may be given several times.
     #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
     labels: Vec<(String, String)>,

@@ -10,7 +10,7 @@ const NAMES_MAX: usize = 3;
 const CONNECTIONS_MAX: usize = 8;
 
 pub(super) fn nodes(nodes: &Value) -> String {
-    let mut table = headed(["NODE", "SAYS", "BELIEVED", "ROLES", "GPUS", "MODELS", "HOST"]);
+    let mut table = headed(["NODE", "SAYS", "BELIEVED", "ROLES", "GPUS", "MODELS", "HOST", "PROVIDER"]);
     for node in elements(nodes) {
         let accelerators = elements(&node["hardware"]["accelerators"]);
         let gpus = accelerators.map(|a| format!("{}x {}", number(&a["count"]), text(&a["kind"]))).collect();
@@ -24,6 +24,7 @@ pub(super) fn nodes(nodes: &Value) -> String {
             names(gpus),
             names(models),
             text(&node["hardware"]["hostname"]),
+            provider(&node["provider"]),
         ]);
     }
     lines(&table)
@@ -44,6 +45,15 @@ fn believed(belief: &Value) -> String {
     match elements(&belief["accusations"]).count() {
         0 => state,
         accusers => format!("{state}, accused by {accusers}"),
+    }
+}
+
+/// The id of one that is proven, as it is to be copied; of others what they are called, and that it is not proven.
+fn provider(provider: &Value) -> String {
+    match provider["verified"].as_bool() {
+        None => String::new(),
+        Some(true) => text(&provider["id"]),
+        Some(false) => format!("unverified: {}", text(&provider["name"])).trim_end_matches([':', ' ']).to_owned(),
     }
 }
 
@@ -77,6 +87,9 @@ pub(super) fn status(status: &Value) -> String {
     row("roles", names(elements(&status["roles"]).map(text).collect()));
     row("says", text(&status["lifecycle"]));
     row("software", text(&status["software"]));
+    if status["provider"].is_object() {
+        row("provider", provider(&status["provider"]));
+    }
     let is_alone = elements(&status["connections"]).next().is_none();
     row("joined", joined(status["joined"] == true, is_alone && elements(&status["troubles"]).next().is_some()));
     let nodes = &status["nodes"];

@@ -15,6 +15,7 @@ mod life;
 mod metrics;
 mod nat;
 mod probe;
+mod provider;
 mod proxies;
 mod registry;
 mod streaming;

@@ -56,7 +56,10 @@ async fn filters_find_nodes_and_models_and_departed_ones_if_asked() {
     assert!(ids(http, "state=serving&label=team").await.is_empty());
     assert!(ids(http, "gpu=no-such").await.is_empty());
     let one = get(http, &format!("{NODES}?provider=eth")).await.json();
-    assert_eq!(one["nodes"][0]["provider"], json!({"name": "eth", "verified": false}));
+    assert_eq!(
+        one["nodes"][0]["provider"],
+        json!({"name": "eth", "verified": false, "reason": "no_certificate", "claimed_id": null})
+    );
     assert_eq!(one["nodes"][0]["belief"], json!({"state": "alive", "since_ms": null, "accusations": []}));
     let models = async |query: &str| get(http, &format!("/v1/registry/models?{query}")).await.json()["total"].clone();
     assert_eq!(models("state=ready").await, 1);

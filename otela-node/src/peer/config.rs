@@ -5,6 +5,7 @@ use super::{
     bootstrap::{Bootstrap, Dns, peer_of},
     choice::AddressChoice,
     identity::Identity,
+    provider::ProviderSettings,
     state::State,
     transport::Egress,
 };
@@ -93,6 +94,8 @@ pub struct PeerConfig {
     pub state: Option<State>,
     /// Whom the mesh admits, and what this peer shows to be admitted.
     pub admission: AdmissionSettings,
+    /// For whom it is run, if that is to be proven.
+    pub provider: Option<ProviderSettings>,
     /// Whether requests for engines are accepted from the mesh.
     pub serves_http: bool,
     /// What is relayed for others, by a peer that has the role.
@@ -125,6 +128,7 @@ impl PeerConfig {
             via: Vec::new(),
             egress: Egress::default(),
             state: None,
+            provider: None,
             relay: RelayLimits::default(),
             site: None,
             patience: Patience::default(),

@@ -28,6 +28,11 @@ pub(super) const REFUSAL_READ_WITHIN: Duration = Duration::from_secs(1);
 pub(super) const JUDGE_EVERY: Duration = Duration::from_secs(60);
 /// How often it is looked whether the mesh file has changed.
 pub(super) const MESH_FILE_EVERY: Duration = Duration::from_secs(5);
+/// A provider certificate that is made by the node itself lasts so long: short, for where nobody revokes anything the end
+/// is all that stops a node which the provider has given away...
+pub(super) const CERTIFICATE_FOR: Duration = Duration::from_hours(24 * 3);
+/// ...and is made anew when no more than this is left, which is longer than entries are kept.
+pub(super) const CERTIFICATE_RENEWED_AT: Duration = Duration::from_hours(24 * 2);
 /// What a peer shows at the door is warned of this long before it ends.
 pub(super) const EXPIRES_SOON: Duration = Duration::from_hours(24 * 7);
 /// A look at it takes longer only where a file system hangs.

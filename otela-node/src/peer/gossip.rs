@@ -4,11 +4,13 @@
 //! turn and not everybody's. What readers of the registry see is published as immutable views.
 
 use super::{
+    admission::Admission,
     config::PeerConfig,
     defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
     farewell::{self, Farewells},
     link::{Links, are_you_there},
     metrics::PeerMetrics,
+    provider::ProviderSettings,
     streams::Streams,
     swarm::Command,
     wanted::Wanted,
@@ -18,7 +20,7 @@ use arc_swap::ArcSwap;
 use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
-    clock::Now,
+    clock::{Now, millis},
     entry::{CLOCK_SLACK, Entry, Refusal},
     id::{Epoch, Session},
     member::{Input, Member, NewSession, Output, Parcel, Settings},
@@ -42,6 +44,8 @@ const WANT_AFTER: Duration = Duration::from_millis(20);
 const WANT_EVERY: Duration = Duration::from_secs(5);
 /// Events that are taken up before readers get a new view: building one costs about as much as ten of them.
 const EVENTS_PER_VIEW: usize = 64;
+/// A wall clock that differs by more from the monotonic one than it did was set.
+const CLOCK_SET: Duration = Duration::from_secs(1);
 /// A last message to a peer whose connection is closed next has this long to be read.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -75,6 +79,8 @@ pub(super) enum Event {
     Stranger(PeerId),
     /// This peer wants to say this of itself; answered when it is on its way to neighbours.
     Announce(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
+    /// This peer shows this provider certificate from now on.
+    Certificate(Vec<u8>),
     /// This session ends; answered when the neighbours have read that.
     Leave(oneshot::Sender<()>),
     /// The last words to these are written; whether they were read only they can tell. Who waits for that.
@@ -119,11 +125,16 @@ pub(super) struct Driver {
     events: mpsc::Receiver<Event>,
     commands: mpsc::Sender<Command>,
     addresses: watch::Receiver<BTreeSet<Multiaddr>>,
+    door: Admission,
+    /// Changes with the rules of the door.
+    rules: watch::Receiver<u64>,
     published: Published,
     metrics: PeerMetrics,
     started: Instant,
     outputs: Vec<Output>,
     view_stale: bool,
+    /// When this peer started, by the wall clock as it was when the view was built.
+    view_started_ms: u64,
     want_at: Instant,
     wanted: Wanted,
     skew: Option<Duration>,
@@ -142,6 +153,7 @@ pub(super) struct Channels {
     pub(super) events_to_self: mpsc::Sender<Event>,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) addresses: watch::Receiver<BTreeSet<Multiaddr>>,
+    pub(super) door: Admission,
 }
 
 impl Driver {
@@ -162,6 +174,7 @@ impl Driver {
             observes: config.observes,
             software: config.software.clone(),
             site: config.site.clone(),
+            certificate: config.provider.as_ref().map(ProviderSettings::certificate).unwrap_or_default(),
             mesh: config.mesh.clone(),
             grace_near: config.patience.grace_near,
             grace_far: config.patience.grace_far,
@@ -176,11 +189,14 @@ impl Driver {
             events: channels.events,
             commands: channels.commands,
             addresses: channels.addresses,
+            rules: channels.door.changes(),
+            door: channels.door,
             published,
             metrics,
             started: now,
             outputs: Vec::new(),
             view_stale: true,
+            view_started_ms: 0,
             want_at: now,
             wanted: Wanted::new(config, me),
             skew: None,
@@ -200,6 +216,7 @@ impl Driver {
 
     /// Runs until the tasks are stopped.
     pub(super) async fn run(mut self, tasks: Tasks) {
+        self.take_rules();
         self.say_addresses();
         self.settle();
         loop {
@@ -214,6 +231,7 @@ impl Driver {
                 }
                 () = tokio::time::sleep_until(wake) => self.on_tick(),
                 Ok(()) = self.addresses.changed() => self.say_addresses(),
+                Ok(()) = self.rules.changed() => self.take_rules(),
                 () = tasks.stopped() => break,
             }
             self.settle();
@@ -282,6 +300,10 @@ impl Driver {
                 }
                 let _ = done.send(fits);
             }
+            Event::Certificate(certificate) => {
+                self.input(Input::Certificate(certificate));
+                self.input(Input::Tick);
+            }
             Event::Leave(done) => {
                 self.input(Input::Leave);
                 self.input(Input::Tick);
@@ -337,6 +359,12 @@ impl Driver {
     fn say_addresses(&mut self) {
         let addresses = self.addresses.borrow_and_update().iter().cloned().collect();
         self.input(Input::Addresses(addresses));
+    }
+
+    /// Whose certificates count may have changed.
+    fn take_rules(&mut self) {
+        self.rules.borrow_and_update();
+        self.view_stale |= self.core.revoke(&self.door.rules().revoked_keys);
     }
 
     fn input(&mut self, input: Input) {
@@ -424,12 +452,15 @@ impl Driver {
         self.published.joined.send_if_modified(|old| std::mem::replace(old, joined) != joined);
         let session = self.core.session();
         self.published.session.send_if_modified(|old| std::mem::replace(old, session) != session);
-        let now = self.started.elapsed();
+        let now = self.now();
+        // What ends by the wall clock has ended, or has not, when that was set.
+        let started_ms = now.wall_ms.saturating_sub(millis(now.mono));
+        let clock_was_set = started_ms.abs_diff(self.view_started_ms) > millis(CLOCK_SET);
         let old = self.published.view.load();
-        if !self.view_stale && old.stale_at().is_none_or(|at| now < at) {
+        if !self.view_stale && !clock_was_set && old.stale_at().is_none_or(|at| now.mono < at) {
             return;
         }
-        self.view_stale = false;
+        (self.view_stale, self.view_started_ms) = (false, started_ms);
         let view = self.core.view(now, old.generation + 1);
         self.metrics.seen(self.core.registry(), &view);
         let generation = view.generation;

@@ -35,7 +35,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The file holds something else.
-    #[error("{path} is not an otela key file: move it away to have a new key made, or name another with --key")]
+    #[error("{path} is not an otela key file: move it away to have a new key made, or name another file")]
     NotAKey {
         /// Which file.
         path: PathBuf,

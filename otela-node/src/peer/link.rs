@@ -84,12 +84,14 @@ pub(super) struct Reader {
     mesh: MeshName,
     events: mpsc::Sender<Event>,
     seen: Arc<Seen>,
+    /// Of provider certificates. Bytes that are good as one kind of statement say nothing as another.
+    certificates: Arc<Seen>,
     metrics: PeerMetrics,
 }
 
 impl Reader {
     pub(super) fn new(mesh: MeshName, events: mpsc::Sender<Event>, metrics: PeerMetrics) -> Self {
-        Self { mesh, events, seen: Arc::default(), metrics }
+        Self { mesh, events, seen: Arc::default(), certificates: Arc::default(), metrics }
     }
 
     /// Reads until the stream ends or breaks the protocol.
@@ -134,7 +136,11 @@ impl Reader {
     fn verify(&self, peer: PeerId, page: &Entries) -> Event {
         let now_ms = unix_ms();
         let entries = self.open(peer, &page.signed, |bytes, seen| {
-            if seen { Entry::reopen(bytes, now_ms) } else { Entry::open(bytes, &self.mesh, now_ms) }
+            let entry = if seen { Entry::reopen(bytes, now_ms) } else { Entry::open(bytes, &self.mesh, now_ms) }?;
+            if let Some(good) = entry.check_certificate(|hash| self.certificates.contains(hash)) {
+                self.certificates.insert(good);
+            }
+            Ok(entry)
         });
         let accusations = self.open(peer, &page.accusations, |bytes, seen| {
             if seen { Accusation::reopen(bytes, now_ms) } else { Accusation::open(bytes, &self.mesh, now_ms) }

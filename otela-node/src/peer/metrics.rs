@@ -5,6 +5,7 @@ use crate::telemetry::Metrics;
 use libp2p::PeerId;
 use otela_proto::{
     measure,
+    provider::Provider,
     registry::{Belief, Registry, View},
 };
 use prometheus_client::{
@@ -77,6 +78,7 @@ pub(super) struct PeerMetrics {
     relay_refused: Family<What, Counter>,
     entries: Gauge,
     beliefs: Family<State, Gauge>,
+    providers: Family<State, Gauge>,
     departed: Gauge,
     graves: Gauge,
     pub(super) skew_s: Gauge<f64, AtomicU64>,
@@ -154,6 +156,8 @@ impl PeerMetrics {
             r.register("otela_registry_departed", "Owners that have left or were evicted", m.departed.clone());
             r.register("otela_registry_tombstones", "Owners of whom only a tombstone is kept", m.graves.clone());
             r.register("otela_registry_believed", "Present nodes, by what is believed of them", m.beliefs.clone());
+            let providers = m.providers.clone();
+            r.register("otela_registry_providers", "Present nodes that tell their provider, proven or not", providers);
             r.register("otela_peer_clock_skew_seconds", "Median of neighbours' clocks ahead of ours", m.skew_s.clone());
             let refused = m.entries_refused.clone();
             r.register("otela_registry_entries_refused", "Entries and accusations refused, by reason", refused);
@@ -206,13 +210,22 @@ impl PeerMetrics {
         self.departed.set(number(registry.departed()));
         self.graves.set(number(registry.graves()));
         let mut counts = [(Belief::Alive.name(), 0), ("unreachable", 0), ("suspect", 0)];
+        let (mut verified, mut unverified) = (0, 0);
         for (_, node) in view.nodes().filter(|(_, node)| node.is_listed()) {
+            match node.provider {
+                Provider::Verified { .. } => verified += 1,
+                Provider::Unverified { .. } => unverified += 1,
+                Provider::None => {}
+            }
             for (name, count) in &mut counts {
                 *count += usize::from(*name == node.belief.name());
             }
         }
         for (state, count) in counts {
             self.beliefs.get_or_create(&State { state }).set(number(count));
+        }
+        for (state, count) in [("verified", verified), ("unverified", unverified)] {
+            self.providers.get_or_create(&State { state }).set(number(count));
         }
     }
 

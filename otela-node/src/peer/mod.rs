@@ -19,6 +19,7 @@ mod link;
 mod metrics;
 pub mod observe;
 pub mod probe;
+pub mod provider;
 mod renew;
 pub mod small;
 mod start;
@@ -94,6 +95,8 @@ struct Inner {
     troubles: Troubles,
     /// Of the TLS certificate that is shown.
     tls: Option<Validity>,
+    /// Whether somebody else has to renew the provider certificate that is shown.
+    provider_of_file: bool,
     /// What the wall clock said when the gossip task's clock began.
     started_unix_ms: u64,
     /// Holds the lock on the key's file for as long as the peer lives.

@@ -5,7 +5,7 @@ use super::{
     admission::Admission,
     bootstrap::{self, Troubles},
     defaults::{DRIVER_QUEUE, HTTP_QUEUE, LISTS_QUEUE},
-    gossip, link, metrics, probe,
+    gossip, link, metrics, probe, provider,
     state::Keeper,
     streams, swarm, tunnel,
 };
@@ -69,6 +69,7 @@ impl Peer {
                 events_to_self: events.clone(),
                 commands: commands.clone(),
                 addresses: addresses.clone(),
+                door: door.clone(),
             },
             published.clone(),
             counters.clone(),
@@ -77,10 +78,8 @@ impl Peer {
         tasks.spawn_to_end(driver.run(tasks.clone()));
         tasks.spawn_to_end(gossip.run(tasks.clone()));
         look_after_lists(&config, (told, deserted, troubles.clone()), &published, &counters, tasks);
-        let reader = link::Reader::new(config.mesh.clone(), events.clone(), counters.clone());
-        let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
-        let answerer = probe::Answerer::new(streams.clone(), commands.clone(), counters.clone());
-        let takers = Takers { gossip: reader, probe: answerer, http };
+        provider::start(&config, &door, &events, tasks);
+        let (takers, http_queue) = Takers::new(&config.mesh, &streams, (&events, &commands), &counters);
         tasks.spawn(dispatch(inbound, protocols.clone(), takers, tasks.clone()));
         let inner = Inner {
             id,
@@ -97,6 +96,7 @@ impl Peer {
             admission: door,
             troubles,
             tls: config.egress.tls.validity(),
+            provider_of_file: config.provider.is_some_and(|provider| provider.is_of_file()),
             started_unix_ms: gossip::unix_ms(),
             _identity: config.identity,
         };
@@ -173,6 +173,21 @@ struct Takers {
     gossip: link::Reader,
     probe: probe::Answerer,
     http: mpsc::Sender<Inbound>,
+}
+
+impl Takers {
+    /// Those of a peer, and the queue of substreams that carry HTTP.
+    fn new(
+        mesh: &MeshName,
+        streams: &streams::Streams,
+        (events, commands): (&mpsc::Sender<gossip::Event>, &mpsc::Sender<swarm::Command>),
+        metrics: &metrics::PeerMetrics,
+    ) -> (Self, mpsc::Receiver<Inbound>) {
+        let (http, http_queue) = mpsc::channel(HTTP_QUEUE);
+        let gossip = link::Reader::new(mesh.clone(), events.clone(), metrics.clone());
+        let probe = probe::Answerer::new(streams.clone(), commands.clone(), metrics.clone());
+        (Self { gossip, probe, http }, http_queue)
+    }
 }
 
 /// Hands inbound substreams to whom they are for.

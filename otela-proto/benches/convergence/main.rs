@@ -128,7 +128,7 @@ fn partition(options: &Options) -> Vec<Row> {
     let knows_all = |world: &World| {
         let present = world.running().count();
         world.running().all(|host| {
-            let view = world.member(host.number).view(host.now(world.now).mono, 1);
+            let view = world.member(host.number).view(host.now(world.now), 1);
             view.nodes().filter(|(_, node)| node.is_listed()).count() == present
         })
     };

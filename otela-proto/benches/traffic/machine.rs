@@ -15,6 +15,7 @@ use otela_proto::{
     lifecycle::Lifecycle,
     member::{Input, Member, Settings},
     payload::{Payload, Role},
+    provider::ProviderRules,
     registry::{Registry, View},
 };
 use std::{
@@ -69,7 +70,8 @@ pub(crate) fn memory(_: &Options) -> Vec<Row> {
         registry.learn(open(bytes), Duration::ZERO);
     }
     let after = resident_bytes();
-    let view = View::build(&registry, &HashMap::new(), Duration::ZERO, Duration::from_hours(24), 1);
+    let (rules, now) = (ProviderRules::new(mesh()), Now { mono: Duration::ZERO, wall_ms: WALL_START_MS });
+    let view = View::build(&registry, &HashMap::new(), &rules, now, Duration::from_hours(24), 1);
     let with_view = resident_bytes();
     let each = |more: Option<f64>, less: Option<f64>| Some((more? - less?) / OWNERS as f64 / KIB);
     let how = format!("{OWNERS} owners, signed entries of {size:.0} bytes on the average, resident memory");
@@ -101,7 +103,7 @@ pub(crate) fn speed(options: &Options) -> Vec<Row> {
         }
     }
     merged.sort_by(f64::total_cmp);
-    let view = member.view(now.mono, 1);
+    let view = member.view(now, 1);
     let names: Vec<String> = (0..16).map(|number| format!("model-{number}")).collect();
     let lookups = 200_000;
     let took = timed(|| {

@@ -21,7 +21,7 @@ pub struct Rules {
     pub authorities: BTreeSet<PeerId>,
     /// Binaries that are not admitted any more.
     pub revoked_binaries: BTreeSet<BinaryDigest>,
-    /// Keys, of releases and of memberships, that do not count any more.
+    /// Keys, of releases, memberships and provider certificates, that do not count any more.
     pub revoked_keys: BTreeSet<PeerId>,
     /// Peers that are not admitted any more.
     pub revoked_peers: BTreeSet<PeerId>,

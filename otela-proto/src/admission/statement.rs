@@ -84,6 +84,16 @@ impl Validity {
     pub fn has_ended(&self, now_ms: u64) -> bool {
         self.until_ms <= now_ms
     }
+
+    /// When after `now_ms` it begins or ends, whichever is next; `None` if it has ended.
+    #[must_use]
+    pub fn next_change_ms(&self, now_ms: u64) -> Option<u64> {
+        if self.begins_after(now_ms) {
+            Some(self.from_ms - millis(BEGIN_SLACK))
+        } else {
+            (!self.has_ended(now_ms)).then_some(self.until_ms)
+        }
+    }
 }
 
 /// Why bytes are not a statement.

@@ -19,6 +19,7 @@ use crate::{
     lifecycle::Lifecycle,
     liveness::{Ctx, Liveness},
     own::Own,
+    provider::ProviderRules,
     registry::{Belief, Registry, View},
     wire::Say,
 };
@@ -26,7 +27,10 @@ use defend::Defence;
 use libp2p_identity::{Keypair, PeerId};
 use meet::Meetings;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 /// Entries past their time are looked for this often.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
@@ -46,6 +50,8 @@ pub struct Member {
     liveness: Liveness,
     defence: Defence,
     meetings: Meetings,
+    /// By what providers' certificates are judged.
+    providers: ProviderRules,
     rng: SmallRng,
     renew_at: Duration,
     expire_at: Duration,
@@ -69,7 +75,8 @@ impl Member {
             highest_epoch,
             now.wall_ms,
         )
-        .at_site(settings.site.clone());
+        .at_site(settings.site.clone())
+        .certified(settings.certificate.clone());
         let me = own.id();
         // Members that start together do not probe together.
         let first_round = now.mono + Duration::from_millis(rng.random_range(0..1_000));
@@ -82,6 +89,7 @@ impl Member {
             liveness: Liveness::new(first_round),
             defence: Defence::default(),
             meetings: Meetings::new(now.mono),
+            providers: ProviderRules::new(settings.mesh.clone()),
             rng,
             renew_at: now.mono + RENEW_EVERY,
             expire_at: now.mono + EXPIRE_EVERY,
@@ -126,6 +134,10 @@ impl Member {
                 self.own.set_addresses(addresses);
                 self.publish_in_time(now, out);
             }
+            Input::Certificate(certificate) => match self.own.set_certificate(certificate) {
+                Ok(()) => self.publish_in_time(now, out),
+                Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
+            },
             Input::Announce(announcement) if self.own.has_said(&announcement) => {}
             Input::Announce(announcement) => match self.own.announce(*announcement) {
                 Ok(()) => self.publish_in_time(now, out),
@@ -305,10 +317,19 @@ impl Member {
         self.liveness.belief(peer)
     }
 
+    /// Certificates that these keys have signed do not count from now on. Returns whether that is new, so that readers
+    /// need another snapshot.
+    pub fn revoke(&mut self, keys: &BTreeSet<PeerId>) -> bool {
+        let is_new = self.providers.revoked_keys != *keys;
+        self.providers.revoked_keys.clone_from(keys);
+        is_new
+    }
+
     /// A snapshot for readers.
     #[must_use]
-    pub fn view(&self, now: Duration, generation: u64) -> View {
-        View::build(&self.registry, self.liveness.beliefs(), now, self.settings.retention, generation)
+    pub fn view(&self, now: Now, generation: u64) -> View {
+        let beliefs = self.liveness.beliefs();
+        View::build(&self.registry, beliefs, &self.providers, now, self.settings.retention, generation)
     }
 }
 

@@ -1,10 +1,12 @@
 use super::*;
 use crate::{
     accusation::{Accusation, Charge, Verdict},
+    clock::Now,
     entry::Draft,
     id::{Epoch, MeshName},
     lifecycle::Lifecycle,
     payload::{ModelCard, Payload, Service},
+    provider::ProviderRules,
 };
 use crdts::{CmRDT, CvRDT};
 use libp2p_identity::Keypair;
@@ -235,7 +237,8 @@ fn view(entries: &[Entry], beliefs: &HashMap<PeerId, Belief>, now: Duration) -> 
     for e in entries {
         registry.learn(e.clone(), NOW);
     }
-    View::build(&registry, beliefs, now, Duration::from_hours(24), 1)
+    let (rules, now) = (ProviderRules::new(mesh()), Now { mono: now, wall_ms: 1_000_000 });
+    View::build(&registry, beliefs, &rules, now, Duration::from_hours(24), 1)
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use super::Registry;
 use crate::{
     accusation::Accusation,
+    clock::Now,
     entry::Entry,
     id::Session,
     lifecycle::Lifecycle,
     payload::{ModelCard, Service},
+    provider::{Provider, ProviderId, ProviderRules},
 };
 use libp2p_identity::PeerId;
 use std::{
@@ -18,6 +20,9 @@ use std::{
 /// For how long a model counts as known after its last node has left on purpose: clients that ask for it are
 /// told to come back (503) rather than that it does not exist (404).
 const LEFT_MODEL_KNOWN_FOR: Duration = Duration::from_mins(5);
+
+/// Certificates that last longer are judged again all the same.
+const JUDGED_AGAIN_WITHIN: Duration = Duration::from_hours(24);
 
 /// What this peer believes of a node, apart from what the node says of itself. Never travels. Times are on this
 /// peer's monotonic clock.
@@ -65,6 +70,8 @@ pub struct Node {
     pub learned_at: Duration,
     /// What we believe.
     pub belief: Belief,
+    /// For whom it is run, and whether that is proven.
+    pub provider: Provider,
     /// Who accuses it, and of what.
     pub accusations: Arc<[Accusation]>,
 }
@@ -99,6 +106,7 @@ impl Node {
 #[derive(Debug, Clone)]
 pub struct Replica {
     entry: Entry,
+    provider: Option<ProviderId>,
     service: usize,
     model: usize,
 }
@@ -114,6 +122,12 @@ impl Replica {
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.entry
+    }
+
+    /// For whom the node is run, if that is proven: what a trust filter asks for.
+    #[must_use]
+    pub fn provider(&self) -> Option<&ProviderId> {
+        self.provider.as_ref()
     }
 
     /// The service that serves the model.
@@ -147,21 +161,25 @@ pub struct View {
     pub generation: u64,
     nodes: BTreeMap<PeerId, Node>,
     models: BTreeMap<Arc<str>, ModelState>,
-    /// When the next model will cease to be known, or the next node is no longer shown.
+    /// When the next model will cease to be known, the next node is no longer shown, or the next certificate begins or
+    /// ends.
     stale_at: Option<Duration>,
 }
 
 impl View {
     /// A snapshot of `registry` at `now`, with what we believe of each owner; who is not in `beliefs` is alive.
-    /// Departed nodes are shown for `retention`.
+    /// Departed nodes are shown for `retention`. Providers' certificates are judged by `rules` and by the wall clock;
+    /// everything else goes by the monotonic one.
     #[must_use]
     pub fn build(
         registry: &Registry,
         beliefs: &HashMap<PeerId, Belief>,
-        now: Duration,
+        rules: &ProviderRules,
+        clock: Now,
         retention: Duration,
         generation: u64,
     ) -> Self {
+        let now = clock.mono;
         let mut nodes = BTreeMap::new();
         let mut stale_at = None;
         let mut drafts: BTreeMap<Arc<str>, Draft> = BTreeMap::new();
@@ -171,10 +189,11 @@ impl View {
                 entry: entry.clone(),
                 learned_at: registry.learned_at(&owner).unwrap_or(now),
                 belief: beliefs.get(&owner).copied().unwrap_or_default(),
+                provider: provider(entry, rules, clock.wall_ms),
                 accusations: registry.accusations(&owner),
             };
             let hidden_at = node.departed_at().map(|at| at + retention);
-            for (service, model, replica) in replicas(entry) {
+            for (service, model, replica) in replicas(&node) {
                 let state = drafts.entry(model.id.as_str().into()).or_default();
                 state.add(&node, service, replica);
             }
@@ -183,6 +202,7 @@ impl View {
                 Some(at) => stale_at = stale_at.into_iter().chain([at]).min(),
                 None => {}
             }
+            stale_at = stale_at.into_iter().chain(judged_again_at(entry, clock)).min();
             nodes.insert(owner, node);
         }
         let models: BTreeMap<Arc<str>, ModelState> = drafts
@@ -216,8 +236,8 @@ impl View {
         self.models.get_key_value(model)
     }
 
-    /// When the next model will cease to be known, or the next departed node be shown no more, on the clock of
-    /// [`View::build`].
+    /// When the next model will cease to be known, the next departed node be shown no more, or the next certificate of a
+    /// provider begin or end, on the monotonic clock of [`View::build`].
     #[must_use]
     pub fn stale_at(&self) -> Option<Duration> {
         self.stale_at
@@ -255,10 +275,23 @@ impl Draft {
     }
 }
 
-fn replicas(entry: &Entry) -> impl Iterator<Item = (&Service, &ModelCard, Replica)> {
+fn provider(entry: &Entry, rules: &ProviderRules, now_ms: u64) -> Provider {
+    Provider::judge(entry.certificate(), &entry.owner(), &entry.payload().labels, rules, now_ms)
+}
+
+/// When time alone may change what is made of the certificate that `entry` shows.
+fn judged_again_at(entry: &Entry, clock: Now) -> Option<Duration> {
+    let certificate = entry.certificate()?.as_ref().ok()?;
+    let change_ms = certificate.terms().validity.next_change_ms(clock.wall_ms)?;
+    // Anybody can sign for any time; a timer is not to be set for the end of the world.
+    Some(clock.mono + Duration::from_millis(change_ms - clock.wall_ms).min(JUDGED_AGAIN_WITHIN))
+}
+
+fn replicas(node: &Node) -> impl Iterator<Item = (&Service, &ModelCard, Replica)> {
+    let (entry, provider) = (&node.entry, node.provider.verified().copied());
     entry.payload().services.iter().enumerate().flat_map(move |(s, service)| {
         service.models.iter().enumerate().map(move |(m, model)| {
-            let replica = Replica { entry: entry.clone(), service: s, model: m };
+            let replica = Replica { entry: entry.clone(), provider, service: s, model: m };
             (service, model, replica)
         })
     })

@@ -61,7 +61,7 @@ fn p42_495_dead_of_500_are_not_dialled_all_at_once_and_delay_nobody() {
         // 495 dead peers in three minutes among six: a few hundred each at most, not thousands.
         assert!(notes.reached_for <= 4 * 495, "host {host} was to reach {}", notes.reached_for);
     }
-    let view = world.member(0).view(world.hosts[0].now(world.now).mono, 1);
+    let view = world.member(0).view(world.hosts[0].now(world.now), 1);
     let routable = view.nodes().filter(|(_, node)| node.is_routable()).count();
     assert!(routable <= 6, "the ingress would send requests to {routable}");
     run(&mut world, &[Op::Expect(Expected::AllAlive)]);
@@ -91,8 +91,8 @@ fn p43_joins_and_leaves_leave_nothing_behind_and_nothing_comes_back() {
     assert!(old.iter().all(|peer| registry.buried(peer).is_some()), "those of old lie under tombstones");
     run(&mut world, &[Op::Heal, Op::Wait(120_000), Op::Expect(Expected::AllAlive), Op::Expect(Expected::Equal)]);
     for host in 0..8 {
-        let mono = world.hosts[host].now(world.now).mono;
-        let listed = world.member(host).view(mono, 1).nodes().filter(|(_, node)| node.is_listed()).count();
+        let now = world.hosts[host].now(world.now);
+        let listed = world.member(host).view(now, 1).nodes().filter(|(_, node)| node.is_listed()).count();
         assert_eq!(listed, 8, "host {host}");
     }
 }
@@ -121,13 +121,12 @@ fn more_dead_than_a_replica_keeps_are_buried_alike_everywhere() {
     // Every one of them has to be found out: the ingress dials them, others on the ring confirm it.
     let evicted = |world: &World| {
         (0..6).all(|host| {
-            let view = world.member(host).view(world.hosts[host].now(world.now).mono, 1);
+            let view = world.member(host).view(world.hosts[host].now(world.now), 1);
             view.nodes().filter(|(_, node)| node.is_listed()).count() == 6
         })
     };
     let took = world.run_while_not(Duration::from_mins(30), Duration::from_secs(10), evicted);
-    let listed =
-        world.member(0).view(world.hosts[0].now(world.now).mono, 1).nodes().filter(|(_, n)| n.is_listed()).count();
+    let listed = world.member(0).view(world.hosts[0].now(world.now), 1).nodes().filter(|(_, n)| n.is_listed()).count();
     assert!(took.is_some(), "{listed} are still listed after half an hour, of which {dead} are dead");
     run(&mut world, &[Op::Wait(120_000), Op::Expect(Expected::AllAlive), Op::Expect(Expected::Equal)]);
     assert!((0..6).all(|host| world.member(host).registry().len() <= 6 + DEPARTED_MAX));

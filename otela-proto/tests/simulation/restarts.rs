@@ -39,7 +39,7 @@ fn p39_a_restart_with_a_new_key_leaves_one_live_row_for_the_host() {
         );
         world.run_for(Duration::from_secs(3));
         for host in (0..12).filter(|host| *host != 5) {
-            let view = world.member(host).view(world.hosts[host].now(world.now).mono, 1);
+            let view = world.member(host).view(world.hosts[host].now(world.now), 1);
             assert!(view.node(&old).is_none_or(|node| !node.is_routable()), "host {host} would still use the old key");
             assert!(
                 view.node(&world.hosts[5].peer).is_some_and(otela_proto::registry::Node::is_routable),
@@ -48,7 +48,7 @@ fn p39_a_restart_with_a_new_key_leaves_one_live_row_for_the_host() {
         }
         world.run_for(Duration::from_secs(17));
         for host in (0..12).filter(|host| *host != 5) {
-            let view = world.member(host).view(world.hosts[host].now(world.now).mono, 1);
+            let view = world.member(host).view(world.hosts[host].now(world.now), 1);
             let rows = view.nodes().filter(|(_, node)| node.is_listed()).count();
             assert_eq!(rows, 12, "host {host}");
         }

@@ -9,16 +9,24 @@ fn nodes_in_aligned_columns() {
             "hardware": {"hostname": "n1", "accelerators": [{"count": 2, "kind": "H100"}]},
             "services": [{"models": [{"id": "d"}, {"id": "b"}, {"id": "a"}, {"id": "c"}, {"id": "a"}]}],
             "belief": {"state": "suspect", "accusations": [{}, {}]},
+            "provider": {"verified": true, "id": "12D3KooWp", "until_ms": 1, "name": "mine"},
         },
         {
             "id": "12D3KooWbb", "lifecycle": "join", "draining": false, "roles": ["ingress"], "hardware": null,
             "services": [{"loading": "weights", "models": []}], "belief": {"state": "alive", "accusations": []},
+            "provider": {"verified": false, "reason": "no_certificate", "claimed_id": null, "name": "eth"},
+        },
+        {
+            "id": "12D3KooWc", "lifecycle": "join", "roles": [], "services": [],
+            "belief": {"state": "alive", "accusations": []},
+            "provider": {"verified": false, "reason": "expired", "claimed_id": "12D3KooWp", "name": null},
         },
     ]);
     let expected = "\
-NODE        SAYS               BELIEVED               ROLES    GPUS     MODELS              HOST
-12D3KooWa   serving, draining  suspect, accused by 2  node     2x H100  a, b, c and 1 more  n1
-12D3KooWbb  join, weights      alive                  ingress
+NODE        SAYS               BELIEVED               ROLES    GPUS     MODELS              HOST  PROVIDER
+12D3KooWa   serving, draining  suspect, accused by 2  node     2x H100  a, b, c and 1 more  n1    12D3KooWp
+12D3KooWbb  join, weights      alive                  ingress                                     unverified: eth
+12D3KooWc   join               alive                                                              unverified
 ";
     assert_eq!(nodes(&answer), expected);
 }

@@ -14,6 +14,8 @@ pub enum Kind {
     Release,
     /// A statement about a member.
     Membership,
+    /// A provider's certificate.
+    Provider,
 }
 
 impl Kind {
@@ -21,6 +23,7 @@ impl Kind {
         match self {
             Self::Release => "otela-release-1",
             Self::Membership => "otela-membership-1",
+            Self::Provider => "otela-provider-1",
         }
     }
 }

@@ -5,13 +5,10 @@
 use super::query::{BadParameter, Parameters};
 use otela_proto::{
     lifecycle::Lifecycle,
-    payload::Payload,
+    provider::{PROVIDER_LABEL, ProviderId},
     registry::{Belief, ModelState, Node, View},
 };
 use std::{collections::HashSet, time::Duration};
-
-/// The label in which a node names its provider. Anybody can write anything there.
-pub(super) const PROVIDER_LABEL: &str = "provider";
 
 const BELIEFS: [Belief; 4] = [
     Belief::Alive,
@@ -56,12 +53,35 @@ impl State {
     }
 }
 
+/// A provider that is asked for.
+#[derive(Debug)]
+enum Wanted {
+    /// By its id: a node must have proven it.
+    Proven(ProviderId),
+    /// By a name, as anybody may write it into a label.
+    Named(String),
+}
+
+impl Wanted {
+    fn parse(text: &str) -> Self {
+        // What reads like an id never matches a label, or a label could pass for a proof.
+        text.parse().map_or_else(|_| Self::Named(text.to_owned()), Self::Proven)
+    }
+
+    fn matches(&self, node: &Node) -> bool {
+        match self {
+            Self::Proven(id) => node.provider.verified() == Some(id),
+            Self::Named(name) => node.entry.payload().labels.get(PROVIDER_LABEL) == Some(name),
+        }
+    }
+}
+
 /// What owners say of their nodes, beyond models.
 #[derive(Debug, Default)]
 struct Traits {
     labels: Vec<(String, Option<String>)>,
     gpus: Vec<String>,
-    providers: Vec<String>,
+    providers: Vec<Wanted>,
 }
 
 impl Traits {
@@ -74,7 +94,7 @@ impl Traits {
         Ok(Self {
             labels: parameters.values("label")?.into_iter().map(label).collect::<Result<_, _>>()?,
             gpus: owned(parameters.values("gpu")?),
-            providers: owned(parameters.values("provider")?),
+            providers: parameters.values("provider")?.into_iter().map(Wanted::parse).collect(),
         })
     }
 
@@ -82,7 +102,8 @@ impl Traits {
         self.labels.is_empty() && self.gpus.is_empty() && self.providers.is_empty()
     }
 
-    fn matches(&self, payload: &Payload) -> bool {
+    fn matches(&self, node: &Node) -> bool {
+        let payload = node.entry.payload();
         let has_label = |(key, value): &(String, Option<String>)| {
             payload.labels.get(key).is_some_and(|said| value.as_ref().is_none_or(|value| value == said))
         };
@@ -90,8 +111,9 @@ impl Traits {
             let accelerators = payload.hardware.iter().flat_map(|hardware| &hardware.accelerators);
             accelerators.into_iter().any(|accelerator| accelerator.kind.eq_ignore_ascii_case(kind))
         };
-        let has_provider = |name: &String| payload.labels.get(PROVIDER_LABEL) == Some(name);
-        any(&self.labels, has_label) && any(&self.gpus, has_gpu) && any(&self.providers, has_provider)
+        any(&self.labels, has_label)
+            && any(&self.gpus, has_gpu)
+            && any(&self.providers, |provider| provider.matches(node))
     }
 }
 
@@ -138,7 +160,7 @@ impl NodeFilter {
             && any(&self.states, |state| state.matches(node))
             && any(&self.beliefs, |belief| belief.matches(node))
             && any(&self.models, has_model)
-            && self.traits.matches(payload)
+            && self.traits.matches(node)
     }
 }
 
@@ -185,7 +207,7 @@ impl ModelFilter {
     fn announced<'a>(&self, view: &'a View) -> HashSet<&'a str> {
         let nodes = view.nodes().map(|(_, node)| node);
         nodes
-            .filter(|node| node.is_listed() && self.traits.matches(node.entry.payload()))
+            .filter(|node| node.is_listed() && self.traits.matches(node))
             .flat_map(|node| node.entry.payload().models().map(|(_, card)| card.id.as_str()))
             .collect()
     }

@@ -146,6 +146,7 @@ fn is_same(one: &Node, other: &Node) -> bool {
     let accusations = |node: &Node| node.accusations.iter().map(Accusation::hash).collect::<Vec<_>>();
     one.entry.hash() == other.entry.hash()
         && one.belief == other.belief
+        && one.provider == other.provider
         && (Arc::ptr_eq(&one.accusations, &other.accusations) || accusations(one) == accusations(other))
 }
 

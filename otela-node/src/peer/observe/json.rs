@@ -1,17 +1,17 @@
 //! Nodes and models as JSON.
 
-use super::filter::PROVIDER_LABEL;
 use crate::peer::Peer;
 use libp2p::PeerId;
 use otela_proto::{
     lifecycle::Lifecycle,
     payload::{Hardware, Payload, Role, Service},
+    provider::{PROVIDER_LABEL, Provider},
     registry::{ModelState, Node},
 };
 use serde_json::{Value, json};
 
-/// A node: what its owner said, and under `belief` what this peer thinks of it. Nothing here changes by itself with
-/// time, so that two answers without a change between them are equal; round trips and paths are in `status`.
+/// A node: what its owner said, and under `belief` what this peer thinks of it. Nothing here changes between two views,
+/// so that two answers without a change between them are equal; round trips and paths are in `status`.
 pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
     let entry = &node.entry;
     let payload = entry.payload();
@@ -25,7 +25,7 @@ pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
         "hardware": payload.hardware.as_ref().map(hardware),
         "services": payload.services.iter().map(service).collect::<Vec<_>>(),
         "labels": payload.labels,
-        "provider": provider(payload),
+        "provider": provider(node),
         "ends_at_ms": payload.ends_at_ms,
         "started_at_ms": payload.started_at_ms,
         "issued_at_ms": entry.issued_at_ms(),
@@ -89,9 +89,22 @@ fn service(service: &Service) -> Value {
     })
 }
 
-/// Whom the node says it is run for. Nothing proves it yet.
-fn provider(payload: &Payload) -> Option<Value> {
-    payload.labels.get(PROVIDER_LABEL).map(|name| json!({"name": name, "verified": false}))
+/// For whom the node is run. What only it says has other names than what is proven, so that nobody takes the one for
+/// the other by looking at a field too few.
+pub(super) fn provider(node: &Node) -> Option<Value> {
+    let name = node.entry.payload().labels.get(PROVIDER_LABEL);
+    match node.provider {
+        Provider::None => None,
+        Provider::Unverified { claimed, why } => Some(json!({
+            "verified": false,
+            "reason": why.reason(),
+            "claimed_id": claimed,
+            "name": name,
+        })),
+        Provider::Verified { id, until_ms } => {
+            Some(json!({"verified": true, "id": id, "until_ms": until_ms, "name": name}))
+        }
+    }
 }
 
 fn belief(peer: &Peer, node: &Node) -> Value {

@@ -44,7 +44,8 @@ fn peer(id: &PeerId, node: &Node) -> Value {
         "latency": 0,
         "privileged": false,
         "owner": "",
-        "provider_id": "",
+        // There, as here, it is what routing by trust goes by: only what is proven.
+        "provider_id": node.provider.verified().map(ToString::to_string).unwrap_or_default(),
         "current_offering": [],
         "role": legacy_roles(payload),
         "status": status(node),

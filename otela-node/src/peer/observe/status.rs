@@ -1,6 +1,9 @@
 //! What this peer is and how it stands: the answer behind `otela status`.
 
-use super::{Observed, json::roles};
+use super::{
+    Observed,
+    json::{self as render, roles},
+};
 use crate::peer::{
     Path, Peer, Reach,
     defaults::{EXPIRES_SOON, SKEW_WARN},
@@ -10,6 +13,7 @@ use otela_proto::{
     admission::{Credentials, Refused, Validity},
     entry::Refusal,
     lifecycle::Lifecycle,
+    provider::{Provider, Unproven},
     registry::{Node, View},
 };
 use serde_json::{Map, Value, json};
@@ -19,7 +23,8 @@ use std::{collections::BTreeMap, time::Duration};
 pub(super) fn status(observed: &Observed) -> Value {
     let peer = &observed.peer;
     let view = peer.view();
-    let own = view.node(&peer.id()).map(|node| &node.entry);
+    let node = view.node(&peer.id());
+    let own = node.map(|node| &node.entry);
     let refusals = peer.refusals();
     let reach = peer.reach();
     let mut warnings = warnings(peer.not_joined().as_deref(), &refusals);
@@ -37,6 +42,8 @@ pub(super) fn status(observed: &Observed) -> Value {
     warnings.extend(clock_warning(peer.skew_ms()));
     warnings.extend(expiry_warnings(&peer.admission().1, unix_ms()));
     warnings.extend(peer.tls().and_then(|tls| expiry_warning("The TLS certificate of this peer", tls, unix_ms())));
+    let provider = node.map(|node| node.provider).unwrap_or_default();
+    warnings.extend(provider_warning(provider, peer.inner.provider_of_file, unix_ms()));
     json!({
         "id": peer.id().to_string(),
         "session": peer.session(),
@@ -45,6 +52,7 @@ pub(super) fn status(observed: &Observed) -> Value {
         "roles": own.map_or_else(Vec::new, |entry| roles(entry.payload())),
         "lifecycle": own.map(|entry| entry.rank().lifecycle),
         "started_at_ms": own.map(|entry| entry.payload().started_at_ms),
+        "provider": node.and_then(render::provider),
         "joined": peer.has_joined(),
         "clock_skew_ms": peer.skew_ms(),
         "reach": {
@@ -219,11 +227,39 @@ fn expiry_warning(what: &str, validity: Validity, now_ms: u64) -> Option<(&'stat
     } else if validity.has_ended(now_ms) {
         Some(("expired", format!("{what} has expired: have it renewed. Others refuse this peer.")))
     } else if left < EXPIRES_SOON {
-        let left = humantime::format_duration(Duration::from_secs(left.as_secs() / 60 * 60));
+        let left = shown(left);
         Some(("expires_soon", format!("{what} ends in {left}: have it renewed, or others will refuse this peer.")))
     } else {
         None
     }
+}
+
+/// `of_file`: whether somebody else has to renew the certificate.
+fn provider_warning(provider: Provider, of_file: bool, now_ms: u64) -> Option<(&'static str, String)> {
+    match provider {
+        Provider::Unverified { why, .. } if why != Unproven::NoCertificate => {
+            let message = format!(
+                "The provider of this node is not verified: {why}. Whoever asks for trusted providers passes it over."
+            );
+            Some(("provider_unverified", message))
+        }
+        Provider::Verified { until_ms, .. } if of_file => {
+            let left = Duration::from_millis(until_ms.saturating_sub(now_ms));
+            (left < EXPIRES_SOON).then(|| {
+                let left = shown(left);
+                let message = format!(
+                    "The provider certificate of this node ends in {left}: have it renewed, or its provider will not be verified any more."
+                );
+                ("expires_soon", message)
+            })
+        }
+        Provider::Unverified { .. } | Provider::Verified { .. } | Provider::None => None,
+    }
+}
+
+/// A time in whole minutes.
+fn shown(time: Duration) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_secs(time.as_secs() / 60 * 60))
 }
 
 /// `skew_ms`: how far the neighbours' clocks are ahead of ours.
@@ -243,7 +279,11 @@ fn clock_warning(skew_ms: Option<i64>) -> Option<(&'static str, String)> {
 mod tests {
     use super::*;
     use libp2p::PeerId;
-    use otela_proto::admission::{BinaryDigest, Release};
+    use libp2p::identity::Keypair;
+    use otela_proto::{
+        admission::{BinaryDigest, Release},
+        provider::ProviderId,
+    };
 
     #[test]
     fn warnings_say_what_to_do_and_are_silent_when_all_is_well() {
@@ -288,6 +328,21 @@ mod tests {
         let later = Release { validity: Validity { from_ms: day_ms, until_ms: 9 * day_ms }, ..release(0) };
         let later = Credentials { release: Some(later), membership: None };
         assert_eq!(expiry_warnings(&later, 0)[0].0, "not_yet_valid");
+    }
+
+    #[test]
+    fn what_a_node_shows_of_its_provider_is_warned_of_when_it_does_not_count_or_ends_soon() {
+        let id = ProviderId::of(&Keypair::generate_ed25519()).unwrap();
+        let code = |provider, of_file| provider_warning(provider, of_file, 0).map(|(code, _)| code);
+        let day_ms = 86_400_000;
+        let verified = |until_ms| Provider::Verified { id, until_ms };
+        let unverified = |why| Provider::Unverified { claimed: None, why };
+        assert_eq!(code(verified(2 * day_ms), false), None, "it is renewed by itself");
+        assert_eq!(code(verified(2 * day_ms), true), Some("expires_soon"));
+        assert_eq!(code(verified(30 * day_ms), true), None);
+        assert_eq!(code(unverified(Unproven::RevokedKey), false), Some("provider_unverified"));
+        assert_eq!(code(unverified(Unproven::NoCertificate), false), None, "a label is nobody's fault");
+        assert_eq!(code(Provider::None, true), None);
     }
 
     #[test]

@@ -2,10 +2,12 @@ use super::*;
 use crate::peer::{Identity, PeerConfig, gossip, tests::until};
 use libp2p_identity::Keypair;
 use otela_proto::{
+    clock::Now,
     entry::{Draft, Entry, Rank},
     id::{Epoch, MeshName},
     lifecycle::Lifecycle,
     payload::Payload,
+    provider::ProviderRules,
     registry::{Belief, DEPARTED_MAX, Registry, View},
 };
 use std::{collections::HashMap, time::Duration};
@@ -37,7 +39,8 @@ pub(super) fn view(generation: u64, entries: &[Entry], beliefs: &[(u32, Belief)]
         registry.learn(entry.clone(), Duration::ZERO);
     }
     let beliefs: HashMap<_, _> = beliefs.iter().map(|(number, belief)| (id(*number), *belief)).collect();
-    View::build(&registry, &beliefs, Duration::ZERO, Duration::from_hours(1), generation)
+    let now = Now { mono: Duration::ZERO, wall_ms: crate::peer::gossip::unix_ms() };
+    View::build(&registry, &beliefs, &ProviderRules::new(mesh()), now, Duration::from_hours(1), generation)
 }
 
 /// A peer that is alone, with what observers see of it.

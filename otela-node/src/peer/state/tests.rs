@@ -8,10 +8,12 @@ use super::{
 };
 use libp2p::identity::Keypair;
 use otela_proto::{
+    clock::Now,
     entry::{Draft, Entry, Rank},
     id::Session,
     lifecycle::Lifecycle,
     payload::{Payload, Role},
+    provider::ProviderRules,
     registry::{Belief, Registry, View},
 };
 use std::{
@@ -214,7 +216,9 @@ impl Scene {
     }
 
     fn next(&self, before: &Saved, me: PeerId) -> Saved {
-        let view = View::build(&self.registry, &self.beliefs, Duration::ZERO, Duration::from_hours(24), 1);
+        let rules = ProviderRules::new(mesh());
+        let retention = Duration::from_hours(24);
+        let view = View::build(&self.registry, &self.beliefs, &rules, Now::default(), retention, 1);
         next(before, &view, Session { peer: me, epoch: Epoch(9) }, true)
     }
 }

@@ -1,8 +1,14 @@
 use super::{
-    super::tests::{entry, id, view},
+    super::tests::{entry, id, key, mesh, view},
     *,
 };
-use otela_proto::payload::{Accelerator, Hardware, ModelCard, Service};
+use crate::peer::gossip::unix_ms;
+use otela_proto::{
+    admission::Validity,
+    payload::{Accelerator, Hardware, ModelCard, Payload, Service},
+    provider::{ProviderCertificate, Terms},
+};
+use prost::Message;
 use std::collections::BTreeMap;
 
 fn payload(model: &str, labels: &[(&str, &str)], gpu: &str) -> Payload {
@@ -17,16 +23,31 @@ fn payload(model: &str, labels: &[(&str, &str)], gpu: &str) -> Payload {
     }
 }
 
-/// Seven nodes: 0 joins, 1 to 4 serve with one belief each, 5 is down, 6 has left and is believed evicted too.
+/// A provider with a key.
+fn provider() -> ProviderId {
+    ProviderId::of(&key(100)).unwrap()
+}
+
+/// The certificate of node 1.
+fn certificate() -> Vec<u8> {
+    let validity = Validity { from_ms: 0, until_ms: unix_ms() + 86_400_000 };
+    let terms = Terms { subject: id(1), mesh: Some(mesh()), constraints: BTreeMap::new(), validity };
+    ProviderCertificate::sign(&key(100), &terms).unwrap().encode_to_vec()
+}
+
+/// Seven nodes: 0 joins, 1 to 4 serve with one belief each, 5 is down, 6 has left and is believed evicted too. One has a
+/// certificate of its provider, one shows a copy of that, and one has the provider's id in its label.
 fn scene() -> View {
     let since = Duration::from_secs(1);
+    let id = provider().to_string();
+    let certified = |payload| Payload { provider_certificate: certificate(), ..payload };
     let entries = [
         entry(0, Lifecycle::Join, 1, payload("a", &[("team", "x")], "A100-80GB")),
-        entry(1, Lifecycle::Serving, 1, payload("a", &[("team", "y")], "A100-80GB")),
+        entry(1, Lifecycle::Serving, 1, certified(payload("a", &[("team", "y")], "A100-80GB"))),
         entry(2, Lifecycle::Serving, 1, payload("b", &[("team", "x"), ("provider", "eth")], "H100")),
-        entry(3, Lifecycle::Serving, 1, payload("b", &[], "")),
+        entry(3, Lifecycle::Serving, 1, payload("b", &[("provider", &id)], "")),
         entry(4, Lifecycle::Serving, 1, payload("c", &[("team", "x")], "H100")),
-        entry(5, Lifecycle::Down, 1, payload("c", &[("provider", "psi")], "H100")),
+        entry(5, Lifecycle::Down, 1, certified(payload("c", &[("provider", "psi")], "H100"))),
         entry(6, Lifecycle::Left, 1, payload("a", &[("team", "x")], "H100")),
     ];
     let beliefs = [
@@ -84,7 +105,7 @@ fn different_parameters_must_all_hold() {
         ("model=a,b", &[0, 1, 2, 3]),
         ("label=team", &[0, 1, 2]),
         ("label=team%3Dx", &[0, 2]),
-        ("label=team=x&label=provider", &[0, 2, 5]),
+        ("label=team=x&label=provider", &[0, 2, 3, 5]),
         ("label=team=x&model=a", &[0]),
         ("gpu=h100", &[2, 5]),
         ("gpu=a100-80gb,H100", &[0, 1, 2, 5]),
@@ -96,6 +117,15 @@ fn different_parameters_must_all_hold() {
     ] {
         assert_eq!(nodes(query), expected, "{query}");
     }
+}
+
+#[test]
+fn what_reads_like_a_provider_s_id_must_be_proven() {
+    let id = provider();
+    assert_eq!(nodes(&format!("provider={id}")), [1], "neither a copy nor a label will do");
+    assert_eq!(nodes(&format!("provider={id},eth")), [1, 2]);
+    assert_eq!(nodes(&format!("label=provider={id}")), [3], "that is a label like others");
+    assert_eq!(models(&format!("provider={id}")), "a");
 }
 
 #[test]
