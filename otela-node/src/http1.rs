@@ -59,6 +59,8 @@ pub struct PoolLimits {
 pub enum RequestBody {
     /// All of it: can be sent again.
     Whole(Bytes),
+    /// All of it, in parts that follow each other and are not copied together: can be sent again.
+    Parts(Arc<[Bytes]>),
     /// A stream: goes out once, on a fresh connection.
     Stream(Incoming),
 }
@@ -137,7 +139,8 @@ impl<C: Connect> Pool<C> {
                 let line = self.open().await?;
                 self.exchange(line, Request::from_parts(head, Either::Right(body)), place).await.map_err(|lost| lost.0)
             }
-            RequestBody::Whole(bytes) => self.send_whole(head, bytes, place).await,
+            RequestBody::Whole(bytes) => self.send_whole(head, Slices::new([bytes].into()), place).await,
+            RequestBody::Parts(parts) => self.send_whole(head, Slices::new(parts), place).await,
         }
     }
 
@@ -167,10 +170,10 @@ impl<C: Connect> Pool<C> {
     async fn send_whole(
         &self,
         head: request::Parts,
-        bytes: Bytes,
+        body: Slices,
         place: OwnedSemaphorePermit,
     ) -> Result<Response<PooledBody>, SendError> {
-        let request = || Request::from_parts(head.clone(), Either::Left(Slices(bytes.clone())));
+        let request = || Request::from_parts(head.clone(), Either::Left(body.clone()));
         let Some(line) = self.lines.reuse().await else {
             let line = self.open().await?;
             return self.exchange(line, request(), place).await.map_err(|lost| lost.0);

@@ -156,6 +156,7 @@ pub(crate) fn announcement(site: usize, host: usize, edition: u64) -> Announceme
         models: vec![model(format!("model-{}", host % 16)), model("shared".into())],
         features: vec!["continue_final_message".into()],
         loading: String::new(),
+        ..Service::default()
     };
     let labels = [("site", format!("s{site}")), ("edition", edition.to_string())];
     Announcement {

@@ -40,6 +40,19 @@ pub fn is_inference(path: &str) -> bool {
     }
 }
 
+/// Whether `path`, exactly as sent, is one of those that a provider has opened: itself, or below one that ends in `/`. Paths
+/// written in a roundabout way are not.
+#[must_use]
+pub fn is_opened(path: &str, opened: &[String]) -> bool {
+    let is_plain = path.starts_with('/')
+        && !path.contains("//")
+        && !path.split('/').any(|segment| segment == "." || segment == "..")
+        && path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~:@".contains(&byte));
+    let covers =
+        |open: &String| path == open || (open.ends_with('/') && open.len() > 1 && path.starts_with(open.as_str()));
+    is_plain && opened.iter().any(covers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +88,28 @@ mod tests {
         ];
         for bad in control.into_iter().chain(tricks) {
             assert!(!is_inference(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn p25_what_a_provider_opens_is_open_and_nothing_beside_it() {
+        let opened = ["/v1/echo".to_owned(), "/custom/".to_owned(), "/".to_owned()];
+        for good in ["/v1/echo", "/custom/a", "/custom/a/b.c"] {
+            assert!(is_opened(good, &opened), "{good}");
+        }
+        for bad in [
+            "/v1/echoes",
+            "/v1/echo/",
+            "/custom",
+            "/custom/../sleep",
+            "/custom/./x",
+            "/custom/%2e%2e/sleep",
+            "/custom//x",
+            "/custom/a;b",
+            "/sleep",
+            "custom/a",
+        ] {
+            assert!(!is_opened(bad, &opened), "{bad}");
         }
     }
 }

@@ -129,6 +129,12 @@ pub struct Service {
     /// While the engine loads: the stage it is in. Empty once it is ready.
     #[prost(string, tag = "6")]
     pub loading: String,
+    /// Most requests that the node lets in at once; 0 when it sets no bound.
+    #[prost(uint32, tag = "7")]
+    pub in_flight_max: u32,
+    /// Paths of the engine that may be reached beyond the inference routes; one that ends in `/` stands for all below it.
+    #[prost(string, repeated, tag = "8")]
+    pub paths: Vec<String>,
 }
 
 /// One model that an engine serves.

@@ -4,6 +4,7 @@ pub(super) use otela_node::peer::bootstrap::address;
 
 use super::Whom;
 use multiaddr::{Multiaddr, Protocol};
+use otela_proto::engine_path;
 
 /// A peer: its id, or a multiaddress that ends in it.
 pub(super) fn whom(text: &str) -> Result<Whom, String> {
@@ -27,6 +28,26 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// The name of a service, as the Go implementation has it.
+pub(super) fn service(text: &str) -> Result<String, String> {
+    let is_legal = |char: char| char.is_ascii_alphanumeric() || "._-".contains(char);
+    let starts_well = text.starts_with(|char: char| char.is_ascii_alphanumeric());
+    if starts_well && text.len() <= 80 && text.chars().all(is_legal) {
+        Ok(text.to_owned())
+    } else {
+        Err("not 1 to 80 letters, digits, '.', '_' and '-', beginning with a letter or a digit".to_owned())
+    }
+}
+
+/// A path that is opened to the mesh. All of an engine cannot be: its controls are among it.
+pub(super) fn open_path(text: &str) -> Result<String, String> {
+    if engine_path::is_opened(text, &[text.to_owned()]) && text != "/" {
+        Ok(text.to_owned())
+    } else {
+        Err("not a plain path such as /v1/echo or /custom/; / itself cannot be opened".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +65,16 @@ mod tests {
                 whom(bad).unwrap_err().contains("an example") || whom(bad).unwrap_err().contains("/p2p/ID"),
                 "{bad}"
             );
+        }
+    }
+
+    #[test]
+    fn services_and_paths_are_plain() {
+        assert!(service("llm").is_ok() && service("a.b-c_1").is_ok());
+        assert!(service("").is_err() && service("-a").is_err() && service("a/b").is_err());
+        assert!(open_path("/v1/echo").is_ok() && open_path("/custom/").is_ok());
+        for bad in ["", "/", "v1/echo", "/a/../b", "//a", "/a?b", "/a%2f"] {
+            assert!(open_path(bad).is_err(), "{bad}");
         }
     }
 

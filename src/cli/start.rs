@@ -1,8 +1,13 @@
 //! Flags of `otela start`.
 
-use super::{PeerArgs, egress::ViaArgs, parse::label, provider::ProviderArgs};
+use super::{
+    PeerArgs,
+    egress::ViaArgs,
+    parse::{label, open_path, service},
+    provider::ProviderArgs,
+};
 use otela_node::{
-    agent::{AgentConfig, hardware::Visible},
+    agent::{AgentConfig, ServiceConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
 };
 use std::{ffi::OsString, io, net::SocketAddr, time::Duration};
@@ -19,6 +24,16 @@ pub(crate) struct StartArgs {
     /// A label that others see, for example team=vision; may be given several times.
     #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
     labels: Vec<(String, String)>,
+    /// Name of the service that the engine offers; `llm` stands for the OpenAI API.
+    #[arg(long, env = "OTELA_START_SERVICE", value_name = "NAME", default_value = "llm", value_parser = service)]
+    service: String,
+    /// Most requests in the engine's hands at once, from all ingresses together; further ones wait there.
+    #[arg(long, env = "OTELA_START_IN_FLIGHT_MAX", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    in_flight_max: Option<u32>,
+    /// A path of the engine that may be reached through the mesh beyond the inference routes, as
+    /// /v1/service/NAME/PATH; one that ends in / opens all below it. Several times, or separated by commas.
+    #[arg(long = "open-path", env = "OTELA_START_OPEN_PATHS", value_name = "PATH", value_delimiter = ',', value_parser = open_path)]
+    open_paths: Vec<String>,
     /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
     #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub(crate) http: SocketAddr,
@@ -51,6 +66,11 @@ impl StartArgs {
         Ok(AgentConfig {
             process: self.process.clone(),
             labels: self.labels.iter().cloned().collect(),
+            service: ServiceConfig {
+                name: self.service.clone(),
+                in_flight_max: self.in_flight_max.unwrap_or(0),
+                paths: self.open_paths.clone(),
+            },
             ready: ReadyOptions { limit: self.ready_within, ..ReadyOptions::default() },
             drain_within: self.drain,
             stop_grace: self.stop_grace,

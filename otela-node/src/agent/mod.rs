@@ -19,7 +19,7 @@ use otela_proto::{
     lifecycle::Lifecycle,
     payload::{Accelerator, Hardware, ModelCard, Service},
 };
-use serve::Gate;
+use serve::{Gate, Opening};
 use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
@@ -27,7 +27,6 @@ use tokio::{
 };
 
 /// Name of the service that engines with the OpenAI API offer.
-const SERVICE: &str = "llm";
 /// Neighbours get our leave within this, or notice by themselves.
 const LEAVE_WITHIN: Duration = Duration::from_millis(800);
 
@@ -45,6 +44,8 @@ pub struct AgentConfig {
     pub process: Option<Vec<OsString>>,
     /// The provider's labels.
     pub labels: BTreeMap<String, String>,
+    /// What the engine is offered as.
+    pub service: ServiceConfig,
     /// When the engine counts as ready, and how long that may take.
     pub ready: ReadyOptions,
     /// How long requests may run on after a stop was asked for.
@@ -64,6 +65,7 @@ impl Default for AgentConfig {
         Self {
             process: None,
             labels: BTreeMap::new(),
+            service: ServiceConfig::default(),
             ready: ReadyOptions::default(),
             drain_within: Duration::from_secs(20),
             stop_grace: Duration::from_secs(5),
@@ -71,6 +73,24 @@ impl Default for AgentConfig {
             visible: Visible::default(),
             echo: None,
         }
+    }
+}
+
+/// What an engine is offered as.
+#[derive(Debug, Clone)]
+pub struct ServiceConfig {
+    /// The service's name; `llm` for engines that speak the OpenAI API.
+    pub name: String,
+    /// Most requests in the engine's hands at once; as many as come, if 0.
+    pub in_flight_max: u32,
+    /// Paths of the engine that are reachable through the mesh beyond the inference routes; one that ends in `/` opens all
+    /// below it.
+    pub paths: Vec<String>,
+}
+
+impl Default for ServiceConfig {
+    fn default() -> Self {
+        Self { name: "llm".to_owned(), in_flight_max: 0, paths: Vec::new() }
     }
 }
 
@@ -109,7 +129,8 @@ pub async fn run(
     tasks: &Tasks,
     metrics: &Metrics,
 ) -> Outcome {
-    let gate = Gate::new(metrics);
+    let ServiceConfig { in_flight_max, paths, .. } = config.service.clone();
+    let gate = Gate::new(metrics, Opening { in_flight_max, paths });
     tasks.spawn(tunnel::serve(requests, gate.clone(), tasks.clone()));
     let said = Announcement { labels: config.labels.clone(), ..Announcement::default() };
     let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, said };
@@ -153,7 +174,7 @@ impl Agent {
             () = tasks.draining() => return self.stop(&process).await,
         }
         self.said.lifecycle = Lifecycle::Serving;
-        self.said.services = vec![service(&kind, &ready)];
+        self.said.services = vec![service(&self.config.service, &kind, &ready)];
         self.announce().await;
         let models: Vec<_> = ready.models.iter().map(|model| model.id.as_str()).collect();
         tracing::info!(models = models.join(" "), endpoint = %ready.endpoint, "serving");
@@ -199,7 +220,11 @@ impl Agent {
                 stage = Some(now);
                 // Its names are known from its arguments: whoever asks for them is told to wait.
                 let models = kind.models.iter().map(|id| ModelCard { id: id.clone(), ..ModelCard::default() });
-                let loading = Service { loading: now.to_string(), models: models.collect(), ..service_of(kind) };
+                let loading = Service {
+                    loading: now.to_string(),
+                    models: models.collect(),
+                    ..service_of(&self.config.service, kind)
+                };
                 self.said.services = vec![loading];
                 self.announce().await;
             }
@@ -248,23 +273,31 @@ impl Agent {
     }
 }
 
-fn service_of(kind: &Kind) -> Service {
-    Service { name: SERVICE.to_owned(), engine: kind.engine.name().to_owned(), ..Service::default() }
+fn service_of(config: &ServiceConfig, kind: &Kind) -> Service {
+    Service {
+        name: config.name.clone(),
+        engine: kind.engine.name().to_owned(),
+        in_flight_max: config.in_flight_max,
+        paths: config.paths.clone(),
+        ..Service::default()
+    }
 }
 
-fn service(kind: &Kind, ready: &Ready) -> Service {
+fn service(config: &ServiceConfig, kind: &Kind, ready: &Ready) -> Service {
     let models = ready.models.iter().map(|model| ModelCard {
         id: model.id.clone(),
         context_length: model.max_model_len.unwrap_or(0),
         root: model.root.clone().unwrap_or_default(),
         owned_by: model.owned_by.clone().unwrap_or_default(),
+        quantization: kind.quantization.clone(),
+        dtype: kind.dtype.clone(),
         ..ModelCard::default()
     });
     Service {
         engine_version: ready.version.clone().unwrap_or_default(),
         models: models.collect(),
         features: kind.engine.features().iter().map(|feature| (*feature).to_owned()).collect(),
-        ..service_of(kind)
+        ..service_of(config, kind)
     }
 }
 

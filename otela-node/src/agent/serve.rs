@@ -11,7 +11,7 @@ use crate::{
 };
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::Service};
@@ -30,7 +30,7 @@ use std::{
 };
 use tokio::{
     sync::watch,
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
 /// Bodies up to this size are held, so that they can be sent again over a fresh connection; larger ones stream.
@@ -38,6 +38,14 @@ const HELD_BODY_BYTES_MAX: u64 = 1024 * 1024;
 /// What an engine sent before it broke off has this long to leave.
 const LAST_BYTES_WITHIN: Duration = Duration::from_millis(100);
 const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
+/// How many requests are in the engine's hands, from whatever ingress.
+const LOAD: HeaderName = HeaderName::from_static("x-otela-load");
+/// Asks for [`NODE_TIMING`].
+const TIMING: HeaderName = HeaderName::from_static("x-otela-timing");
+/// Microseconds of the agent, and of the engine until the head of its answer.
+const NODE_TIMING: HeaderName = HeaderName::from_static("x-otela-node-timing");
+/// Whoever is answered here has this connection's ear, and what was sent on it before has arrived.
+const HEALTH: &str = "/health";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
@@ -61,13 +69,23 @@ pub(super) struct Gate {
 #[derive(Debug)]
 struct Shared {
     engine: ArcSwapOption<Client>,
+    opening: Opening,
     in_flight: watch::Sender<usize>,
     counters: Counters,
 }
 
+/// How far the door opens.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Opening {
+    /// Most requests in the engine's hands at once; as many as come, if 0.
+    pub(super) in_flight_max: u32,
+    /// Paths that are reachable beyond the inference routes.
+    pub(super) paths: Vec<String>,
+}
+
 impl Gate {
     /// A closed door.
-    pub(super) fn new(metrics: &Metrics) -> Self {
+    pub(super) fn new(metrics: &Metrics, opening: Opening) -> Self {
         let counters = Counters::default();
         metrics.register(|r| {
             r.register("otela_agent_requests", "Requests handed to the engine", counters.requests.clone());
@@ -75,7 +93,7 @@ impl Gate {
             r.register("otela_agent_requests_refused", "Requests that did not reach the engine, by reason", refused);
             r.register("otela_agent_in_flight", "Requests in the engine's hands", counters.in_flight.clone());
         });
-        let shared = Shared { engine: ArcSwapOption::empty(), in_flight: watch::channel(0).0, counters };
+        let shared = Shared { engine: ArcSwapOption::empty(), opening, in_flight: watch::channel(0).0, counters };
         Self { shared: Arc::new(shared) }
     }
 
@@ -96,15 +114,25 @@ impl Gate {
     }
 
     async fn handle(self, request: Request<Incoming>) -> Response<ServedBody> {
+        let begun = Instant::now();
         let path = request.uri().path();
-        if !engine_path::is_inference(path) {
+        if path == HEALTH {
+            return Response::new(ServedBody::Own(Full::default()));
+        }
+        if !engine_path::is_inference(path) && !engine_path::is_opened(path, &self.shared.opening.paths) {
             return self.refuse(StatusCode::NOT_FOUND, "unknown_url", "This route is not reachable through the mesh.");
         }
         let Some(engine) = self.shared.engine.load_full() else {
             return self.refuse(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "The engine is not ready.");
         };
-        let running = Running::new(Arc::clone(&self.shared));
+        let Some(running) = Running::new(&self.shared) else {
+            let message = "The node has as many requests as it takes.";
+            let mut full = self.refuse(StatusCode::SERVICE_UNAVAILABLE, "full", message);
+            full.headers_mut().insert(NOT_DELIVERED, HeaderValue::from_static("full"));
+            return full;
+        };
         let (mut head, body) = request.into_parts();
+        let wants_timing = head.headers.remove(TIMING).is_some();
         head.extensions.clear();
         hop::strip(&mut head.headers);
         let body = match whole_or_stream(body).await {
@@ -118,6 +146,7 @@ impl Gate {
         if matches!(body, RequestBody::Whole(_)) {
             head.headers.remove(header::CONTENT_LENGTH);
         }
+        let sent = Instant::now();
         match engine.send(head, body).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let mut response =
@@ -130,6 +159,11 @@ impl Gate {
                 *response.version_mut() = Version::HTTP_11;
                 hop::strip(response.headers_mut());
                 response.headers_mut().remove(NOT_DELIVERED);
+                response.headers_mut().insert(LOAD, HeaderValue::from(running.all()));
+                if wants_timing {
+                    let engine = sent.elapsed();
+                    tell_timing(response.headers_mut(), begun.elapsed().saturating_sub(engine), engine);
+                }
                 response.map(|body| ServedBody::Engine { body, _running: running, broken: None })
             }
             Err(error) => self.engine_failed(&error),
@@ -165,6 +199,7 @@ impl Gate {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(NOT_DELIVERED, HeaderValue::from_static("1"));
+        headers.insert(LOAD, HeaderValue::from(*self.shared.in_flight.borrow()));
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -183,6 +218,13 @@ impl Service<Request<Incoming>> for Gate {
     }
 }
 
+fn tell_timing(headers: &mut HeaderMap, agent: Duration, engine: Duration) {
+    let text = format!("{} {}", agent.as_micros(), engine.as_micros());
+    if let Ok(value) = HeaderValue::from_str(&text) {
+        headers.insert(NODE_TIMING, value);
+    }
+}
+
 async fn whole_or_stream(body: Incoming) -> Result<RequestBody, hyper::Error> {
     match body.size_hint().exact() {
         Some(length) if length <= HELD_BODY_BYTES_MAX => Ok(RequestBody::Whole(body.collect().await?.to_bytes())),
@@ -195,11 +237,27 @@ async fn whole_or_stream(body: Incoming) -> Result<RequestBody, hyper::Error> {
 pub(super) struct Running(Arc<Shared>);
 
 impl Running {
-    fn new(shared: Arc<Shared>) -> Self {
-        shared.counters.requests.inc();
-        shared.counters.in_flight.inc();
-        shared.in_flight.send_modify(|running| *running += 1);
-        Self(shared)
+    /// One more, unless there are as many as may be.
+    fn new(shared: &Arc<Shared>) -> Option<Self> {
+        let most = match shared.opening.in_flight_max {
+            0 => usize::MAX,
+            most => most as usize,
+        };
+        let one_more = |running: &mut usize| {
+            let fits = *running < most;
+            *running += usize::from(fits);
+            fits
+        };
+        shared.in_flight.send_if_modified(one_more).then(|| {
+            shared.counters.requests.inc();
+            shared.counters.in_flight.inc();
+            Self(Arc::clone(shared))
+        })
+    }
+
+    /// How many there are.
+    fn all(&self) -> usize {
+        *self.0.in_flight.borrow()
     }
 }
 

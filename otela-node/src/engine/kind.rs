@@ -90,11 +90,15 @@ pub struct Kind {
     pub api_key: Option<String>,
     /// The models that it will serve, as far as its arguments tell.
     pub models: Vec<String>,
+    /// The quantisation and the number format that it was told to use; empty where it chooses by itself.
+    pub quantization: String,
+    /// See [`Kind::quantization`].
+    pub dtype: String,
 }
 
 impl fmt::Debug for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, host, port, api_key, models } = self;
+        let Self { engine, host, port, api_key, models, quantization, dtype } = self;
         let api_key = api_key.as_ref().map(|_| "...");
         f.debug_struct("Kind")
             .field("engine", engine)
@@ -102,6 +106,8 @@ impl fmt::Debug for Kind {
             .field("port", port)
             .field("api_key", &api_key)
             .field("models", models)
+            .field("quantization", quantization)
+            .field("dtype", dtype)
             .finish()
     }
 }
@@ -124,7 +130,10 @@ impl Kind {
             port = listen.parse().ok().or(port);
         }
         let api_key = value(&words, "--api-key").map(str::to_owned);
-        Self { engine, host, port, api_key, models: models(engine, &words) }
+        let told = |flag: &str| value(&words, flag).filter(|word| !word.starts_with('-') && *word != "auto");
+        let quantization = told("--quantization").or(told("-q")).unwrap_or_default().to_owned();
+        let dtype = told("--dtype").unwrap_or_default().to_owned();
+        Self { engine, host, port, api_key, models: models(engine, &words), quantization, dtype }
     }
 
     /// The port to expect, from the arguments or the engine's default; `None` when only looking can tell.

@@ -6,16 +6,27 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 /// A whole body in pieces: in one piece it would be copied as a whole into the connection's buffer, which keeps that
 /// size.
 #[derive(Debug, Clone)]
-pub(super) struct Slices(pub(super) Bytes);
+pub(super) struct Slices {
+    parts: Arc<[Bytes]>,
+    /// The part that is being sent, and how much of it has been.
+    at: (usize, usize),
+    left: usize,
+}
 
 impl Slices {
     const BYTES_MAX: usize = 64 * 1024;
+
+    pub(super) fn new(parts: Arc<[Bytes]>) -> Self {
+        let left = parts.iter().map(Bytes::len).sum();
+        Self { parts, at: (0, 0), left }
+    }
 }
 
 impl Body for Slices {
@@ -23,16 +34,27 @@ impl Body for Slices {
     type Error = BoxError;
 
     fn poll_frame(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let length = self.0.len().min(Self::BYTES_MAX);
-        Poll::Ready((length > 0).then(|| Ok(Frame::data(self.0.split_to(length)))))
+        loop {
+            let (part, from) = self.at;
+            let Some(bytes) = self.parts.get(part) else { return Poll::Ready(None) };
+            let to = bytes.len().min(from + Self::BYTES_MAX);
+            if to == from {
+                self.at = (part + 1, 0);
+                continue;
+            }
+            let piece = bytes.slice(from..to);
+            self.at = (part, to);
+            self.left -= piece.len();
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
+        self.left == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.len() as u64)
+        SizeHint::with_exact(self.left as u64)
     }
 }
 

@@ -173,3 +173,25 @@ async fn places_are_bounded_and_come_back() {
     };
     tokio::join!(server, client);
 }
+
+#[tokio::test]
+async fn a_body_in_parts_arrives_as_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (pool, _) = pool(&listener, limits());
+    let long = Bytes::from(vec![b'x'; 150_000]);
+    let parts = [Bytes::from_static(b"a"), Bytes::new(), long.clone(), Bytes::from_static(b"z")];
+    let server = async {
+        let (mut io, _) = listener.accept().await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.ends_with(b"z") {
+            assert!(io.read_buf(&mut seen).await.unwrap() > 0);
+        }
+        io.write_all(ANSWER).await.unwrap();
+        seen
+    };
+    let (seen, answer) = tokio::join!(server, pool.send(get(), RequestBody::Parts(parts.into())));
+    assert_eq!(answer.unwrap().status(), 200);
+    let text = String::from_utf8(seen).unwrap();
+    assert!(text.contains("content-length: 150002\r\n"), "{}", &text[..200]);
+    assert!(text.ends_with(&format!("\r\n\r\na{}z", "x".repeat(150_000))));
+}

@@ -236,6 +236,30 @@ impl View {
         self.models.get_key_value(model)
     }
 
+    /// The replicas of `node` that may be picked, in the order of its services and their models.
+    #[must_use]
+    pub fn replicas_of(&self, node: &PeerId) -> Vec<Arc<Replica>> {
+        let routable = self.nodes.get(node).filter(|node| node.is_routable());
+        let all = routable.into_iter().flat_map(replicas);
+        all.filter(|(service, ..)| service.loading.is_empty()).map(|(.., replica)| Arc::new(replica)).collect()
+    }
+
+    /// One replica of each node that is ready to serve `service`, ordered by session; `None` when no listed node
+    /// announces it.
+    #[must_use]
+    pub fn service(&self, service: &str) -> Option<Vec<Arc<Replica>>> {
+        let mut announce = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.is_listed() && node.entry.payload().services.iter().any(|s| s.name == service))
+            .peekable();
+        announce.peek()?;
+        let ready = announce.filter_map(|(peer, _)| {
+            self.replicas_of(peer).into_iter().find(|replica| replica.service().name == service)
+        });
+        Some(ready.collect())
+    }
+
     /// When the next model will cease to be known, the next departed node be shown no more, or the next certificate of a
     /// provider begin or end, on the monotonic clock of [`View::build`].
     #[must_use]

@@ -5,7 +5,7 @@ use crate::{
     scene::{printed, script, signal, spawn},
 };
 use otela_node::{
-    engine::{Engine, Kind, NotReady, Process, Progress, Ready, ReadyOptions, Stage, Task, wait_ready},
+    engine::{Kind, NotReady, Process, Progress, Ready, ReadyOptions, Stage, Task, wait_ready},
     tasks::Tasks,
 };
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ fn impatient() -> ReadyOptions {
 }
 
 fn on_port(port: u16) -> Kind {
-    Kind { engine: Engine::Generic, host: None, port: Some(port), api_key: None, models: Vec::new() }
+    Kind { port: Some(port), ..Kind::recognise(&[]) }
 }
 
 fn anywhere() -> Kind {
