@@ -108,20 +108,29 @@ async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
 }
 
 async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
+    if let Some(about) = args.policy_help() {
+        println!("{about}");
+        return Ok(ExitCode::SUCCESS);
+    }
     files::raise_limit();
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     // Clients' connections end before the peer that carries their requests.
     let clients = tasks.child();
     let (http, drain) = (args.config()?, args.drain);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Ingress], &ANY_PORT)? };
+    let scheme = if http.tls.is_some() { "https" } else { "http" };
     let (peer, _) = join(config, &tasks, &metrics).await?;
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
-    tracing::info!("OpenAI base URL: http://{}/v1", ingress.address());
+    tracing::info!("OpenAI base URL: {scheme}://{}/v1", ingress.address());
     if !ingress.address().ip().is_loopback() {
         tracing::warn!(address = %ingress.address(), "open to whoever reaches it: there are no keys yet");
     }
     drain_on_signal(&tasks)?;
-    tasks.draining().await;
+    tokio::select! {
+        () = tasks.draining() => {}
+        // Another ingress has taken over.
+        () = clients.draining() => {}
+    }
     ingress.stop(drain).await;
     leave(&peer, &tasks).await;
     unless_superseded(&peer, ExitCode::SUCCESS)

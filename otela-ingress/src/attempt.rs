@@ -1,19 +1,22 @@
 //! One attempt on one node: from sending the request to the first bytes of an answer that is worth passing on.
 
 use crate::{
+    account::NodeStages,
     balance::InFlight,
-    defaults::HELD_ANSWER_BYTES_MAX,
-    forward::{App, Inference},
+    defaults::{CANCELLED_WITHIN, FULL_FOR, HELD_ANSWER_BYTES_MAX, PAUSE_MAX, PRELUDE_BYTES_MAX, PRELUDE_WITHIN},
+    failure::{Failure, Whole},
+    forward::App,
+    headers::{LOAD, NODE_TIMING, NOT_DELIVERED, retry_after},
+    request::{Inference, Outgoing},
+    stream::{Fault, Faults, Framer, fault},
 };
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Request, Response, StatusCode, header, request, response};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header, response, uri::PathAndQuery};
 use http_body::Body;
 use http_body_util::BodyExt;
 use otela_node::peer::{Path, PooledBody, RequestBody, SendError};
-use std::time::Duration;
-
-/// Set by a node on an answer of its own when the engine never saw the request.
-const NOT_DELIVERED: &str = "x-otela-not-delivered";
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// An answer that has begun.
 #[derive(Debug)]
@@ -21,6 +24,11 @@ pub(crate) struct Begun {
     pub(crate) head: response::Parts,
     pub(crate) path: Path,
     pub(crate) body: BegunBody,
+    /// Whether the engine tells how many tokens it had because we asked for it.
+    pub(crate) asked_usage: bool,
+    /// From sending the request to the head of the answer.
+    pub(crate) exchange: Duration,
+    pub(crate) node: Option<NodeStages>,
 }
 
 /// How much of an answer is here.
@@ -29,114 +37,112 @@ pub(crate) enum BegunBody {
     /// All of it.
     Whole(Bytes),
     /// An event stream: its first bytes, unless it is silent so far, and the rest.
-    Events(Option<Bytes>, PooledBody),
+    Events(Bytes, PooledBody),
     /// Something large: its first part and the rest.
     Large(Bytes, PooledBody),
 }
 
-/// Why an attempt gave nothing to pass on.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The request could not be sent, or the connection broke before an answer.
-    Send(SendError),
-    /// No head of an answer in time.
-    Timeout(Duration),
-    /// The node or its engine answers that it cannot serve: passed on if nobody else can.
-    Refused(Box<Whole>),
-    /// The answer broke off before anything of it was passed on.
-    Truncated,
-    /// The answer says that all is well and holds nothing.
-    Empty,
-}
-
-/// A whole answer.
-#[derive(Debug)]
-pub(crate) struct Whole {
-    pub(crate) head: response::Parts,
-    pub(crate) body: Bytes,
-    delivered: bool,
-}
-
-impl Failure {
-    /// Whether an engine may have worked on the request.
-    pub(crate) fn delivered(&self) -> bool {
-        match self {
-            Self::Send(error) => error.delivered(),
-            Self::Refused(whole) => whole.delivered,
-            Self::Timeout(_) | Self::Truncated | Self::Empty => true,
-        }
-    }
-
-    /// Whether the way to the node is gone, and perhaps not the node.
-    pub(crate) fn is_of_the_path(&self) -> bool {
-        matches!(self, Self::Send(SendError::PathLost { .. }))
-    }
-
-    /// Whether another node may do better. Time-outs stay here: sending a long prompt from engine to engine
-    /// because it takes long is how overload spreads.
-    pub(crate) fn may_go_elsewhere(&self) -> bool {
-        !matches!(self, Self::Timeout(_))
-    }
-
-    /// The failure as a metric label.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::Send(SendError::Busy) => "busy",
-            Self::Send(SendError::Connect(_) | SendError::ConnectTimeout(_)) => "unreachable",
-            Self::Send(SendError::Broken { .. }) => "broken",
-            Self::Send(SendError::PathLost { .. }) => "path_lost",
-            Self::Timeout(_) => "timeout",
-            Self::Refused(_) => "refused",
-            Self::Truncated => "truncated",
-            Self::Empty => "empty",
-        }
-    }
-}
-
-/// Sends the request to the replica of `in_flight`. Dropping the future cancels it there.
-pub(crate) async fn attempt(app: &App, in_flight: &InFlight, request: &Inference) -> Result<Begun, Failure> {
-    let node = in_flight.replica().session().peer;
-    let sending = app.peer.send(&node, head_of(request), RequestBody::Whole(request.body.clone()));
-    let sent = match app.config.answer_within {
-        Some(within) => tokio::time::timeout(within, sending).await.map_err(|_| Failure::Timeout(within))?,
+/// Sends `outgoing` to the candidate of `in_flight`. Dropping the future cancels it there.
+pub(crate) async fn attempt(
+    app: &App,
+    in_flight: &InFlight,
+    request: &Inference,
+    outgoing: &Outgoing,
+) -> Result<Begun, Failure> {
+    let (node, sent_at) = (in_flight.candidate().node(), Instant::now());
+    let sending = app.peer.send(&node, outgoing.head.clone(), RequestBody::Parts(Arc::clone(&outgoing.body)));
+    let sent = match request.settings.answer_within {
+        Some(within) => timeout(within, sending).await.map_err(|_| Failure::Timeout(within))?,
         None => sending.await,
     };
     let (response, connection) = sent.map_err(Failure::Send)?;
-    match begin(app, response, connection.path()).await {
+    let (exchange, path) = (sent_at.elapsed(), connection.path());
+    let (head, body) = response.into_parts();
+    let standing = in_flight.candidate().standing();
+    standing.load.reported(number(&head.headers, LOAD.as_str()), path);
+    let is_full = head.headers.get(NOT_DELIVERED).is_some_and(|why| why == "full");
+    match asks_for_pause(&head) {
+        Some(_) if is_full => standing.load.is_full_for(FULL_FOR),
+        Some(pause) => standing.load.pauses_for(pause),
+        None => {}
+    }
+    let node = node_stages(&head.headers);
+    let begin = begin(app, &head, body);
+    let begun = match request.settings.stall_within {
+        Some(within) => timeout(within, begin).await.unwrap_or(Err(Failure::Stalled(within))),
+        None => begin.await,
+    };
+    match begun {
         Err(Failure::Truncated) if app.peer.is_lost(&connection).await => {
             Err(Failure::Send(SendError::PathLost { delivered: true }))
         }
-        begun => begun,
+        Err(failure) => Err(failure.with_head(head)),
+        Ok(body) => Ok(Begun { head, path, body, asked_usage: outgoing.asks_usage, exchange, node }),
     }
+}
+
+/// Whether the node has certainly heard that an attempt was cancelled: what is sent to it afterwards, on the same
+/// connection, has been answered.
+pub(crate) async fn has_heard(app: &App, in_flight: &InFlight, request: &Inference) -> bool {
+    let mut head = request.head();
+    head.method = Method::GET;
+    head.uri = PathAndQuery::from_static("/health").into();
+    head.headers.remove(header::CONTENT_TYPE);
+    let node = in_flight.candidate().node();
+    let asked = app.peer.send(&node, head, RequestBody::Whole(Bytes::new()));
+    matches!(timeout(CANCELLED_WITHIN, asked).await, Ok(Ok(_)))
 }
 
 /// Waits for what is worth passing on of an answer whose head is there.
-async fn begin(app: &App, response: Response<PooledBody>, path: Path) -> Result<Begun, Failure> {
-    let (head, body) = response.into_parts();
-    if is_event_stream(&head) {
-        return begin_events(app, head, path, body).await;
+async fn begin(app: &App, head: &response::Parts, body: PooledBody) -> Result<BegunBody, Failure> {
+    if is_event_stream(head) {
+        return begin_events(app, head, body).await;
     }
     let (whole, rest) = hold(body).await?;
     if let Some(rest) = rest {
-        return Ok(Begun { head, path, body: BegunBody::Large(whole, rest) });
+        return Ok(BegunBody::Large(whole, rest));
     }
-    check_whole(&head, &whole)?;
-    Ok(Begun { head, path, body: BegunBody::Whole(whole) })
+    check_whole(head, &whole)?;
+    Ok(BegunBody::Whole(whole))
 }
 
-/// Waits for the first event, but not longer than the client should wait for a sign of life.
-async fn begin_events(app: &App, head: response::Parts, path: Path, mut body: PooledBody) -> Result<Begun, Failure> {
-    let first = match tokio::time::timeout(app.config.keep_alive_every, next_data(&mut body)).await {
-        Ok(Some(Ok(first))) => Some(first),
-        Ok(Some(Err(_))) => return Err(Failure::Truncated),
-        Ok(None) if head.status.is_success() => return Err(Failure::Empty),
-        Ok(None) | Err(_) => None,
-    };
-    Ok(Begun { head, path, body: BegunBody::Events(first, body) })
+/// Waits for the first event that says more than that there will be an answer, so that one which says that it has failed
+/// can be had again elsewhere; but not longer than the client should wait for a sign of life, and hardly any longer once
+/// there is something to pass on.
+async fn begin_events(app: &App, head: &response::Parts, mut body: PooledBody) -> Result<BegunBody, Failure> {
+    let (mut held, mut framer) = (BytesMut::new(), Framer::default());
+    let mut until = Instant::now() + app.settings.load().keep_alive_every;
+    let is_opaque = head.headers.contains_key(header::CONTENT_ENCODING);
+    loop {
+        let data = match timeout_at(until, next_data(&mut body)).await {
+            Ok(Some(Ok(data))) => data,
+            // Nothing was passed on yet, so nothing is lost.
+            Ok(Some(Err(_))) => return Err(Failure::Truncated),
+            Ok(None) if held.is_empty() && head.status.is_success() => return Err(Failure::Empty),
+            Ok(None) | Err(_) => break,
+        };
+        if held.is_empty() {
+            until = until.min(Instant::now() + PRELUDE_WITHIN);
+        }
+        held.extend_from_slice(&data);
+        framer.push(data);
+        let mut is_telling = is_opaque || held.len() > PRELUDE_BYTES_MAX || !head.status.is_success();
+        while let Some(piece) = framer.next() {
+            let event = piece.into_bytes();
+            if Faults::of(&event) == Some(Fault::Engine) && head.status.is_success() && !is_telling {
+                return Err(Failure::ErrorEvent(held.freeze()));
+            }
+            is_telling |= !fault::is_prelude(&event);
+        }
+        if is_telling {
+            break;
+        }
+    }
+    Ok(BegunBody::Events(held.freeze(), body))
 }
 
 /// The next bytes of a body; frames that hold none are passed over.
-async fn next_data(body: &mut PooledBody) -> Option<Result<Bytes, hyper::Error>> {
+pub(crate) async fn next_data(body: &mut PooledBody) -> Option<Result<Bytes, hyper::Error>> {
     loop {
         match body.frame().await? {
             Ok(frame) => {
@@ -152,7 +158,7 @@ async fn next_data(body: &mut PooledBody) -> Option<Result<Bytes, hyper::Error>>
 }
 
 /// Reads a body to its end, or to the bound on what is held; then the rest comes along.
-async fn hold(mut body: PooledBody) -> Result<(Bytes, Option<PooledBody>), Failure> {
+pub(crate) async fn hold(mut body: PooledBody) -> Result<(Bytes, Option<PooledBody>), Failure> {
     let Some(first) = next_data(&mut body).await else { return Ok((Bytes::new(), None)) };
     let first = first.map_err(|_| Failure::Truncated)?;
     if body.is_end_stream() {
@@ -170,9 +176,14 @@ async fn hold(mut body: PooledBody) -> Result<(Bytes, Option<PooledBody>), Failu
 }
 
 fn check_whole(head: &response::Parts, body: &Bytes) -> Result<(), Failure> {
+    if head.headers.get(NOT_DELIVERED).is_some_and(|why| why == "full") {
+        return Err(Failure::Full);
+    }
     let unavailable = [StatusCode::BAD_GATEWAY, StatusCode::SERVICE_UNAVAILABLE, StatusCode::GATEWAY_TIMEOUT];
-    if unavailable.contains(&head.status) {
-        let delivered = !head.headers.contains_key(NOT_DELIVERED);
+    if unavailable.contains(&head.status) || asks_for_pause(head).is_some() {
+        // Whoever is too busy has not begun.
+        let refused_at_the_door = head.status == StatusCode::TOO_MANY_REQUESTS;
+        let delivered = !head.headers.contains_key(NOT_DELIVERED) && !refused_at_the_door;
         let whole = Whole { head: head.clone(), body: body.clone(), delivered };
         return Err(Failure::Refused(Box::new(whole)));
     }
@@ -182,15 +193,24 @@ fn check_whole(head: &response::Parts, body: &Bytes) -> Result<(), Failure> {
     Ok(())
 }
 
-fn is_event_stream(head: &response::Parts) -> bool {
+/// For how long the engine or its node wants no further requests.
+fn asks_for_pause(head: &response::Parts) -> Option<Duration> {
+    let is_busy = matches!(head.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    retry_after(&head.headers).filter(|_| is_busy).map(|pause| pause.min(PAUSE_MAX))
+}
+
+pub(crate) fn is_event_stream(head: &response::Parts) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"))
 }
 
-fn head_of(request: &Inference) -> request::Parts {
-    let mut head = Request::new(()).into_parts().0;
-    head.method = request.method.clone();
-    head.uri = request.path.clone().into();
-    head.headers = request.headers.clone();
-    head
+fn number(headers: &HeaderMap, name: &str) -> Option<u32> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// Two numbers of microseconds: the agent's, and the engine's.
+fn node_stages(headers: &HeaderMap) -> Option<NodeStages> {
+    let (agent, engine) = headers.get(NODE_TIMING)?.to_str().ok()?.split_once(' ')?;
+    let micros = |text: &str| text.parse().ok().map(Duration::from_micros);
+    Some(NodeStages { agent: micros(agent)?, engine: micros(engine)? })
 }

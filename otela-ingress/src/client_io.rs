@@ -10,6 +10,7 @@ use crate::defaults::HALF_CLOSED_SILENCE_MAX;
 use rustix::net::sockopt;
 use std::{
     io::{self, IoSlice},
+    net::IpAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -27,13 +28,14 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// What is known of one client connection. Cloning shares it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Client {
     state: Arc<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    address: Option<IpAddr>,
     half_closed: CancellationToken,
     /// Requests on this connection whose answer has not ended.
     waiting: AtomicU32,
@@ -43,14 +45,32 @@ struct State {
     writes: AtomicU64,
     /// HTTP/1.0 knows no interim answers.
     may_probe: AtomicBool,
+    /// Whether a request has begun on this connection.
+    has_begun: AtomicBool,
+    /// Whoever closes its sending side has gone: so it is in HTTP/2 and within TLS.
+    fin_is_gone: AtomicBool,
 }
 
 impl Client {
     /// A request has arrived.
     pub(crate) fn request_begins(&self, version: http::Version) -> Waiting {
-        self.state.may_probe.store(version >= http::Version::HTTP_11, Ordering::Relaxed);
+        self.state.has_begun.store(true, Ordering::Relaxed);
+        self.state.may_probe.store(version == http::Version::HTTP_11, Ordering::Relaxed);
+        if version >= http::Version::HTTP_2 {
+            self.state.fin_is_gone.store(true, Ordering::Relaxed);
+        }
         self.state.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.state))
+    }
+
+    /// Whether a request has begun on this connection, at whatever time.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.state.has_begun.load(Ordering::Relaxed)
+    }
+
+    /// Where the client calls from.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.state.address
     }
 
     /// Resolves once the client has closed its sending side.
@@ -90,7 +110,8 @@ pub(crate) fn watched(tcp: TcpStream, keep_alive_after: Duration) -> io::Result<
     sockopt::set_socket_keepalive(&tcp, true)?;
     sockopt::set_tcp_keepidle(&tcp, keep_alive_after)?;
     sockopt::set_tcp_keepintvl(&tcp, keep_alive_after / 3)?;
-    let (tcp, state) = (Arc::new(tcp), Arc::new(State::default()));
+    let address = tcp.peer_addr().ok().map(|address| address.ip());
+    let (tcp, state) = (Arc::new(tcp), Arc::new(State { address, ..State::default() }));
     let io = ClientIo { tcp: Arc::clone(&tcp), state: Arc::clone(&state) };
     let client = Client { state: Arc::clone(&state) };
     Ok((io, Watcher { tcp, state }, client))
@@ -105,6 +126,9 @@ impl Watcher {
             return;
         }
         self.state.half_closed.cancel();
+        if self.state.fin_is_gone.load(Ordering::Relaxed) {
+            return;
+        }
         let waiting = self.state.waiting.load(Ordering::Relaxed) > 0;
         let clear = !self.state.blocked.load(Ordering::Relaxed);
         // Nothing of an answer has been written yet, so this cannot fall into the middle of one.
@@ -125,6 +149,11 @@ impl Watcher {
         tracing::trace!("client has gone");
     }
 
+    /// Whoever closes its sending side counts as gone from now on.
+    pub(crate) fn takes_fin_for_gone(&self) {
+        self.state.fin_is_gone.store(true, Ordering::Relaxed);
+    }
+
     /// Resolves when nothing has been written for a long while.
     async fn long_silence(&self) {
         loop {
@@ -138,7 +167,8 @@ impl Watcher {
 
     /// Makes the coming close a reset: for clients of HTTP/1.0, to whom an end is an end.
     pub(crate) fn reset_if_old(&self) {
-        if !self.state.may_probe.load(Ordering::Relaxed) {
+        let is_old = !self.state.may_probe.load(Ordering::Relaxed) && !self.state.fin_is_gone.load(Ordering::Relaxed);
+        if is_old {
             // If it fails the connection has ended already.
             let _ = sockopt::set_socket_linger(&self.tcp, Some(Duration::ZERO));
         }

@@ -1,55 +1,49 @@
 //! The way of a request through the ingress.
 
 use crate::{
+    account::Account,
     answer::{self, Answer},
-    attempt::{self, Failure},
-    balance::{Balancer, InFlight},
+    attempt::{self, Begun},
+    balance::{Balancers, InFlight},
     budget::Budget,
-    candidate::{self, NoCandidate},
-    client_io::Client,
-    config::IngressConfig,
+    candidate::{Candidate, Candidates, NoCandidate},
+    config::Settings,
     defaults::DELIVERED_MAX,
+    failure::Failure,
+    hedge,
     metrics::IngressMetrics,
+    pace::Paces,
+    queue::Queues,
+    request::Inference,
+    require, trial, trust,
+    wait::{self, NotPlaced},
 };
-use bytes::Bytes;
-use http::{HeaderMap, Method, Response, uri::PathAndQuery};
+use arc_swap::ArcSwap;
+use http::Response;
 use otela_node::{peer::Peer, tasks::Tasks};
+use otela_proto::id::Session;
 use std::sync::Arc;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What the handlers share.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) peer: Peer,
-    pub(crate) balancer: Arc<dyn Balancer>,
-    pub(crate) config: IngressConfig,
+    pub(crate) settings: ArcSwap<Settings>,
+    pub(crate) candidates: Candidates,
+    pub(crate) balancers: Balancers,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) paces: Paces,
+    pub(crate) budget: Budget,
     pub(crate) metrics: IngressMetrics,
     pub(crate) tasks: Tasks,
-    pub(crate) budget: Budget,
     /// The time for finishing is over: clients are told so before they are cut off.
     pub(crate) closing: CancellationToken,
     /// Room for request bodies, in KiB.
     pub(crate) body_room: Arc<tokio::sync::Semaphore>,
-}
-
-/// A client's request, read and checked.
-#[derive(Debug)]
-pub(crate) struct Inference {
-    /// The model, exactly as the client wrote it.
-    pub(crate) model: String,
-    pub(crate) method: Method,
-    pub(crate) path: PathAndQuery,
-    /// What may be passed on to a node.
-    pub(crate) headers: HeaderMap,
-    /// The client's bytes, shared between attempts.
-    pub(crate) body: Bytes,
-    /// Our own name for the request.
-    pub(crate) id: String,
-    /// The connection that it came on.
-    pub(crate) client: Client,
-    /// The body's room; given back with the last attempt.
-    pub(crate) _room: OwnedSemaphorePermit,
+    /// Makes callers' names into numbers that say nothing outside of this process.
+    pub(crate) callers: std::hash::RandomState,
 }
 
 /// Why a request has no answer.
@@ -57,45 +51,121 @@ pub(crate) struct Inference {
 pub(crate) enum ForwardError {
     /// There is no replica to send it to.
     NoCandidate(NoCandidate),
+    /// All are full, and it may not wait, or has waited for too long.
+    NoPlace(NotPlaced),
     /// Every attempt failed; this is how the last one did.
     Failed(Failure),
 }
 
-/// Candidates, pick, attempt, answer; a failed attempt goes on with the next candidate as long as that is safe.
-pub(crate) async fn forward(app: &App, request: &Inference) -> Result<Response<Answer>, ForwardError> {
-    let mut tried = Vec::new();
-    let (mut attempts, mut delivered, mut paths_lost) = (0, 0, 0);
+/// How the attempts of one request went so far.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    pub(crate) tried: Vec<Session>,
+    failed: u32,
+    delivered: u32,
+    paths_lost: u32,
+}
+
+/// Candidates, trust, requirements, pick, attempt, answer; a failed attempt goes on with the next candidate as long as
+/// that is safe.
+pub(crate) async fn forward(
+    request: &Arc<Inference>,
+    mut account: Account,
+) -> Result<Response<Answer>, (ForwardError, Account)> {
+    let app = Arc::clone(account.app());
+    let mut attempts = Attempts::default();
+    let mut outgoing = request.outgoing(true);
     loop {
-        // Looked up anew each time: what failed meanwhile, for whomever, is not tried.
-        let candidates = candidate::of(&app.peer, &request.model, &tried).map_err(ForwardError::NoCandidate)?;
-        let replica = Arc::clone(&candidates[app.balancer.pick(&candidates)]);
-        tried.push(replica.session());
-        let in_flight = InFlight::start(Arc::clone(&app.balancer), replica);
-        let failure = match attempt::attempt(app, &in_flight, request).await {
-            Ok(begun) => return Ok(answer::answer(app, begun, in_flight, request)),
+        let placed = wait::place(&app, request, &attempts.tried, &mut account, || candidates(&app, request)).await;
+        let in_flight = match placed {
+            Ok(in_flight) => in_flight,
+            Err(error) => return Err((error, account)),
+        };
+        attempts.tried.push(in_flight.candidate().session());
+        let begun = Instant::now();
+        let (in_flight, answered) = hedge::attempt(&app, in_flight, request, &outgoing, &mut attempts).await;
+        let failure = match answered {
+            Ok(begun) if refuses_our_wish(&begun) => {
+                // Once without what we had put in, on the same engine.
+                outgoing = request.outgoing(false);
+                attempts.tried.pop();
+                continue;
+            }
+            Ok(begun) => return Ok(answer::answer(begun, in_flight, request, account)),
             Err(failure) => failure,
         };
-        let node = in_flight.replica().session().peer;
-        let reason = failure.reason();
-        attempts += 1;
-        tracing::info!(request = %request.id, %node, attempt = attempts, reason, "attempt failed");
-        app.metrics.attempt_failed(reason);
-        delivered += u32::from(failure.delivered());
-        paths_lost += u32::from(failure.is_of_the_path());
-        // There may be another way to the same node. Everybody whom a relay carried loses it at once: no budget bounds
-        // that, and what was begun there has been cancelled.
-        let is_first_of_the_path = failure.is_of_the_path() && paths_lost == 1;
-        if is_first_of_the_path {
-            tried.pop();
+        account.tried(&in_flight, failure.reason(), begun.elapsed());
+        if matches!(failure, Failure::Full) && account.stages.queue < request.settings.queue_within {
+            // Somebody else has filled it. Its standing says so now, so the next place is one that is free or waited for.
+            attempts.tried.pop();
+            continue;
         }
-        let may_go_on = failure.may_go_elsewhere()
-            && attempts <= app.config.retries_max
-            && delivered < DELIVERED_MAX
-            && candidate::of(&app.peer, &request.model, &tried).is_ok()
-            && (!failure.delivered() || is_first_of_the_path || app.budget.withdraw());
-        if !may_go_on {
-            return Err(ForwardError::Failed(failure));
+        note_failure(&app, &in_flight, request, &failure);
+        if !may_go_on(&app, &in_flight, request, &failure, &mut attempts).await {
+            return Err((ForwardError::Failed(failure), account));
         }
         app.metrics.retries.inc();
+    }
+}
+
+/// The candidates that a request allows. Looked up anew for each attempt: what failed meanwhile, for whomever, is gone.
+pub(crate) fn candidates(app: &App, request: &Inference) -> Result<Arc<[Arc<Candidate>]>, NoCandidate> {
+    let pool = app.candidates.of(&app.peer, &request.wanted)?;
+    pool.fit(&request.selector, |pool| {
+        let trusted = trust::filter(pool, request.selector.trusted.as_ref())?;
+        require::filter(&trusted, &request.selector.require)
+    })
+}
+
+/// Takes note of a failed attempt.
+pub(crate) fn note_failure(app: &Arc<App>, in_flight: &InFlight, request: &Inference, failure: &Failure) {
+    let (node, reason) = (in_flight.candidate().node(), failure.reason());
+    tracing::info!(request = %request.id, %node, reason, "attempt failed");
+    app.metrics.attempt_failed(reason);
+    app.metrics.error_events.inc_by(u64::from(matches!(failure, Failure::FailedStream(_))));
+    if let Some(strike) = failure.strike() {
+        trial::strike(app, in_flight.candidate(), request, strike);
+    }
+}
+
+/// Whether a failed request may be given to a further node.
+async fn may_go_on(
+    app: &App,
+    in_flight: &InFlight,
+    request: &Inference,
+    failure: &Failure,
+    attempts: &mut Attempts,
+) -> bool {
+    attempts.failed += 1;
+    attempts.delivered += u32::from(failure.delivered());
+    attempts.paths_lost += u32::from(failure.is_of_the_path());
+    // There may be another way to the same node. Everybody whom a relay carried loses it at once: no budget bounds
+    // that, and what was begun there has been cancelled.
+    let is_first_of_the_path = failure.is_of_the_path() && attempts.paths_lost == 1;
+    if is_first_of_the_path {
+        attempts.tried.pop();
+    }
+    let others = candidates(app, request);
+    let is_another = others.is_ok_and(|all| all.iter().any(|other| !attempts.tried.contains(&other.session())));
+    attempts.failed <= request.settings.retries_max
+        && attempts.delivered < DELIVERED_MAX
+        && is_another
+        && (!failure.delivered() || is_first_of_the_path || app.budget.withdraw())
+        && (!failure.may_still_run() || attempt::has_heard(app, in_flight, request).await)
+}
+
+/// Whether an engine does not know what we have put into the request. Its client must not suffer for it.
+fn refuses_our_wish(begun: &Begun) -> bool {
+    let attempt::BegunBody::Whole(body) = &begun.body else { return false };
+    let names = |field: &str| body.windows(field.len()).any(|part| part == field.as_bytes());
+    begun.asked_usage
+        && matches!(begun.head.status.as_u16(), 400 | 422)
+        && (names("stream_options") || names("include_usage"))
+}
+
+impl Attempts {
+    /// A second attempt races the first.
+    pub(crate) fn hedged(&mut self, session: Session) {
+        self.tried.push(session);
     }
 }

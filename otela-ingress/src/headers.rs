@@ -6,12 +6,27 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, uri::PathAndQuery};
 use otela_node::peer::{Path, hop};
-use otela_proto::PeerId;
+use otela_proto::id::Session;
+use std::time::{Duration, SystemTime};
 
 /// The request's id, ours.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The client's own name for it, as OpenAI's API has it.
+pub(crate) const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 const NODE: HeaderName = HeaderName::from_static("x-otela-node");
+const SESSION: HeaderName = HeaderName::from_static("x-otela-session");
 const PATH: HeaderName = HeaderName::from_static("x-otela-path");
+/// Set by a node on an answer of its own when the engine never saw the request.
+pub(crate) const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
+/// How many requests a node has in hand, from everybody.
+pub(crate) const LOAD: HeaderName = HeaderName::from_static("x-otela-load");
+/// Asks a node for [`NODE_TIMING`].
+pub(crate) const TIMING: HeaderName = HeaderName::from_static("x-otela-timing");
+/// Where a node's time went.
+pub(crate) const NODE_TIMING: HeaderName = HeaderName::from_static("x-otela-node-timing");
+/// What the stages of a request took.
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// What engines are given of a client's headers. `Accept-Encoding` is not among them: answers have to be read here
 /// as far as event boundaries.
@@ -67,7 +82,7 @@ pub(crate) fn path_to_node(path: &PathAndQuery) -> PathAndQuery {
 }
 
 /// Turns the headers of a node's answer into the client's.
-pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(&PeerId, Path)>) {
+pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(Session, Path)>) {
     hop::strip(headers);
     // Only we may use these names.
     let ours: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("x-otela-")).cloned().collect();
@@ -80,16 +95,28 @@ pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
     }
-    if let Some((node, path)) = from {
-        if let Ok(node) = HeaderValue::from_str(&node.to_string()) {
+    if let Some((session, path)) = from {
+        if let Ok(node) = HeaderValue::from_str(&session.peer.to_string()) {
             headers.insert(NODE, node);
         }
+        headers.insert(SESSION, HeaderValue::from(session.epoch.0));
         let path = match path {
             Path::Direct => "direct",
             Path::Relayed => "relayed",
         };
         headers.insert(PATH, HeaderValue::from_static(path));
     }
+}
+
+/// How long an answer asks its reader to stay away: `retry-after-ms`, or `Retry-After` in seconds or as a date.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(ms) = text(&RETRY_AFTER_MS).and_then(|ms| ms.parse().ok()) {
+        return Some(Duration::from_millis(ms));
+    }
+    let after = text(&header::RETRY_AFTER)?;
+    let until = || httpdate::parse_http_date(after).ok()?.duration_since(SystemTime::now()).ok();
+    after.parse().ok().map(Duration::from_secs).or_else(until)
 }
 
 #[cfg(test)]
@@ -148,5 +175,20 @@ mod tests {
         to_client(&mut answer, "r1", None);
         let left: Vec<_> = answer.keys().map(HeaderName::as_str).collect();
         assert_eq!(left, ["content-encoding", "retry-after", "x-request-id"]);
+    }
+
+    #[test]
+    fn p18_pauses_are_read_however_they_are_told() {
+        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(60));
+        assert_eq!(retry_after(&map(&[("retry-after", "30")])), Some(Duration::from_secs(30)));
+        assert_eq!(
+            retry_after(&map(&[("retry-after", "30"), ("retry-after-ms", "250")])),
+            Some(Duration::from_millis(250))
+        );
+        let mut dated = HeaderMap::new();
+        dated.insert(header::RETRY_AFTER, HeaderValue::from_str(&soon).unwrap());
+        assert!(retry_after(&dated).unwrap() > Duration::from_secs(50));
+        assert_eq!(retry_after(&map(&[("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT")])), None);
+        assert_eq!(retry_after(&map(&[("retry-after", "soon")])), None);
     }
 }

@@ -2,43 +2,50 @@
 
 use crate::{
     api,
+    balance::Balancers,
     budget::Budget,
-    client_io::watched,
-    config::IngressConfig,
-    defaults::{CLOSING_WITHIN, HEAD_WITHIN, TCP_KEEP_ALIVE_AFTER},
+    candidate::Candidates,
+    config::{IngressConfig, Settings},
+    connection::{self, Routes},
+    cors,
+    defaults::CLOSING_WITHIN,
     forward::App,
+    handover::{self, HandoverError, Predecessor},
     metrics::IngressMetrics,
+    pace::Paces,
+    tls::{self, TlsError},
 };
-use axum::Router;
-use hyper::{
-    Request,
-    body::Incoming,
-    server::conn::http1,
-    service::{Service, service_fn},
-};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use arc_swap::ArcSwap;
 use otela_node::{
     peer::{Peer, observe},
     tasks::Tasks,
     telemetry::Metrics,
 };
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
+use std::{hash::RandomState, io, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// The HTTP address cannot be listened on.
+/// An ingress that takes over waits so long until it has joined its mesh.
+const JOINED_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// An ingress cannot begin.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen for HTTP on {address}: choose another address, or stop what holds it")]
-pub struct ListenError {
-    address: SocketAddr,
-    #[source]
-    source: io::Error,
+pub enum ListenError {
+    /// The HTTP address cannot be listened on.
+    #[error("cannot listen for HTTP on {address}: choose another address, or stop what holds it")]
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The socket of handovers cannot be used.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
 }
 
 /// A running ingress.
@@ -46,6 +53,7 @@ pub struct ListenError {
 pub struct Ingress {
     address: SocketAddr,
     closing: CancellationToken,
+    app: Arc<App>,
     tasks: Tasks,
 }
 
@@ -60,8 +68,17 @@ impl Ingress {
         tasks: &Tasks,
         metrics: &Metrics,
     ) -> Result<Self, ListenError> {
-        let failed = |source| ListenError { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let failed = |source| ListenError::Address { address: config.listen, source };
+        let tls = config.tls.map(|files| tls::acceptor(files, tasks)).transpose()?;
+        let predecessor = match &config.handover {
+            Some(path) => handover::predecessor(path).await?,
+            None => None,
+        };
+        let listener = match &predecessor {
+            Some(predecessor) => take_over(predecessor, &peer, tasks).await.map_err(failed)?,
+            None => TcpListener::bind(config.listen).await.map_err(failed)?,
+        };
+        let listener = Arc::new(listener);
         let address = listener.local_addr().map_err(failed)?;
         let (drains, joins) = (tasks.clone(), peer.clone());
         let ready = Arc::new(move || {
@@ -74,17 +91,29 @@ impl Ingress {
         let closing = CancellationToken::new();
         let app = Arc::new(App {
             peer,
-            balancer: config.policy.balancer(),
+            settings: ArcSwap::from_pointee(config.settings),
+            candidates: Candidates::default(),
+            balancers: Balancers::default(),
+            queues: Arc::default(),
+            paces: Paces::default(),
+            budget: Budget::default(),
             metrics: IngressMetrics::register(metrics),
             tasks: tasks.clone(),
             closing: closing.clone(),
-            budget: Budget::default(),
             body_room: Arc::new(Semaphore::new(config.bodies_bytes_max.div_ceil(1024))),
-            config,
+            callers: RandomState::new(),
         });
-        let router = api::router(Arc::clone(&app), observed);
-        tasks.spawn_to_end(accept(listener, router, app));
-        Ok(Self { address, closing, tasks: tasks.clone() })
+        tasks.spawn(call_on_news(Arc::clone(&app)));
+        let routes = Routes { plain: api::router(&app, observed), cors: cors::layer(Arc::clone(&app)), tls };
+        tasks.spawn_to_end(accept(Arc::clone(&listener), routes, Arc::clone(&app), config.connections_max));
+        if let Some(predecessor) = predecessor {
+            predecessor.accepts().await.map_err(failed)?;
+            tracing::info!("took over from the ingress that was here");
+        }
+        if let Some(path) = &config.handover {
+            handover::offer(path, listener, tasks)?;
+        }
+        Ok(Self { address, closing, app, tasks: tasks.clone() })
     }
 
     /// Takes no new clients, and finishes what runs. What still runs after `grace` is broken off: streams with an
@@ -97,6 +126,11 @@ impl Ingress {
         self.tasks.shutdown(CLOSING_WITHIN).await;
     }
 
+    /// Replaces the settings. Requests that run keep those that they began with.
+    pub fn reload(&self, settings: Settings) {
+        self.app.settings.store(Arc::new(settings));
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -104,8 +138,44 @@ impl Ingress {
     }
 }
 
-async fn accept(listener: TcpListener, router: Router, app: Arc<App>) {
-    let places = Arc::new(Semaphore::new(app.config.connections_max));
+/// The listener of the ingress that was here, once this one knows its mesh: clients are not to notice the change.
+async fn take_over(predecessor: &Predecessor, peer: &Peer, tasks: &Tasks) -> io::Result<TcpListener> {
+    let mut news = peer.view_changes();
+    let joined = async {
+        while !peer.has_joined() {
+            // It changes with the first neighbour, or soon after.
+            tokio::select! {
+                _ = news.changed() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    };
+    tokio::select! {
+        joined = tokio::time::timeout(JOINED_WITHIN, joined) => {
+            if joined.is_err() {
+                tracing::warn!("taking over before this ingress has heard of its mesh");
+            }
+        }
+        () = tasks.draining() => {}
+    }
+    predecessor.listener().await
+}
+
+/// Calls those who wait for a place when the registry has news: there may be a new replica.
+async fn call_on_news(app: Arc<App>) {
+    let mut news = app.peer.view_changes();
+    loop {
+        tokio::select! {
+            news = news.changed() => if news.is_err() { return },
+            // Whoever waits then looks by itself.
+            () = app.tasks.draining() => return,
+        }
+        app.queues.look_again();
+    }
+}
+
+async fn accept(listener: Arc<TcpListener>, routes: Routes, app: Arc<App>, connections_max: usize) {
+    let places = Arc::new(Semaphore::new(connections_max));
     loop {
         // Beyond the limit clients wait in the operating system's queue.
         let accepted = async {
@@ -118,10 +188,10 @@ async fn accept(listener: TcpListener, router: Router, app: Arc<App>) {
         };
         match accepted {
             Ok((tcp, _)) => {
-                let (router, served) = (router.clone(), Arc::clone(&app));
+                let (routes, served) = (routes.clone(), Arc::clone(&app));
                 app.tasks.spawn(async move {
                     served.metrics.connections.inc();
-                    serve(tcp, router, &served).await;
+                    connection::serve(tcp, routes, Arc::clone(&served)).await;
                     served.metrics.connections.dec();
                     drop(place);
                 });
@@ -132,34 +202,5 @@ async fn accept(listener: TcpListener, router: Router, app: Arc<App>) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-    }
-}
-
-async fn serve(tcp: TcpStream, router: Router, app: &App) {
-    let Ok((io, watcher, client)) = watched(tcp, TCP_KEEP_ALIVE_AFTER) else { return };
-    let routes = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(client.clone());
-        routes.call(request)
-    });
-    let mut server = http1::Builder::new();
-    server.half_close(true).timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    let connection = server.serve_connection(TokioIo::new(io), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        // Dropping the connection drops its requests, and that cancels them on their nodes.
-        () = watcher.gone() => return,
-        () = app.tasks.draining() => {
-            connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = watcher.gone() => return,
-            }
-        }
-    };
-    if let Err(error) = ended {
-        watcher.reset_if_old();
-        tracing::debug!(%error, "client connection ended");
     }
 }

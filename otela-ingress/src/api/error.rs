@@ -2,17 +2,18 @@
 //!
 //! A body holds a plain message and the request's id; never an address, a peer or a path of ours.
 
-use super::scan::Unreadable;
+use super::{multipart::UnreadableForm, scan::Unreadable};
 use crate::{
-    attempt::{Failure, Whole},
-    candidate::NoCandidate,
+    candidate::{NoCandidate, Wanted},
     defaults::RETRY_AFTER,
+    failure::{Failure, Whole},
     headers::REQUEST_ID,
     metrics::End,
+    wait::NotPlaced,
 };
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderValue, Method, Response, StatusCode, Uri, header},
     response::IntoResponse,
 };
 use otela_node::peer::SendError;
@@ -20,35 +21,31 @@ use serde_json::json;
 use std::time::Duration;
 
 /// An error that a client is sent.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     status: StatusCode,
+    code: &'static str,
     message: String,
     param: Option<&'static str>,
-    code: Option<&'static str>,
     retry_after: Option<Duration>,
     request_id: Option<String>,
     close: bool,
 }
 
 impl ApiError {
-    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+    /// `code` is what programs go by; it is also the label under which the refusal is counted.
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, message, param: None, code: None, retry_after: None, request_id: None, close: false }
+        Self { status, code, message, param: None, retry_after: None, request_id: None, close: false }
     }
 
     /// The request is wrong; asking again is pointless.
-    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message)
+    pub(crate) fn bad_request(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, message)
     }
 
     pub(crate) fn param(mut self, param: &'static str) -> Self {
         self.param = Some(param);
-        self
-    }
-
-    pub(crate) fn code(mut self, code: &'static str) -> Self {
-        self.code = Some(code);
         self
     }
 
@@ -69,58 +66,115 @@ impl ApiError {
         self
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// How the request ended, for the metrics.
     pub(crate) fn end(&self) -> End {
         if self.status.is_server_error() { End::Failed } else { End::Rejected }
     }
 
-    /// This ingress is ending; another one, or the next, may do.
-    pub(crate) fn stopping() -> Self {
-        let message = "This service is stopping. Try again shortly.";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("stopping").retry_after(RETRY_AFTER).close()
+    fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after(RETRY_AFTER)
     }
 
-    /// The model is not there.
-    pub(crate) fn no_candidate(cause: NoCandidate, model: &str) -> Self {
-        let model = shortened(model);
+    /// There is no such route.
+    pub(crate) fn unknown_url(uri: &Uri) -> Self {
+        let message = format!("Unknown request URL: {}.", shortened(uri.path()));
+        Self::new(StatusCode::NOT_FOUND, "unknown_url", message)
+    }
+
+    /// There is no such route, or nobody has opened it.
+    pub(crate) fn unknown_path(method: &Method, path: &str) -> Self {
+        let message = format!("Unknown request URL: {method} {}.", shortened(path));
+        Self::new(StatusCode::NOT_FOUND, "unknown_url", message)
+    }
+
+    pub(crate) fn wrong_method(method: &Method) -> Self {
+        let message = format!("Method {method} is not allowed here.");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    /// This ingress is ending; another one, or the next, may do.
+    pub(crate) fn stopping() -> Self {
+        Self::unavailable("stopping", "This service is stopping. Try again shortly.").close()
+    }
+
+    /// What was asked for is not there, or not allowed.
+    pub(crate) fn no_candidate(cause: &NoCandidate, wanted: &Wanted) -> Self {
+        let about = |error: Self| if wanted.model.is_some() { error.param("model") } else { error };
         match cause {
-            NoCandidate::Unknown => Self::new(StatusCode::NOT_FOUND, format!("The model `{model}` does not exist."))
-                .param("model")
-                .code("model_not_found"),
+            NoCandidate::Unknown => {
+                let code = if wanted.model.is_some() { "model_not_found" } else { "not_found" };
+                about(Self::new(StatusCode::NOT_FOUND, code, format!("{wanted} does not exist.")))
+            }
             NoCandidate::Joining => {
-                let message = "This service is still joining its mesh. Try again shortly.";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("joining").retry_after(RETRY_AFTER)
+                Self::unavailable("joining", "This service is still joining its mesh. Try again shortly.")
             }
             NoCandidate::NotReady => {
-                let message = format!("The model `{model}` has no replica that is ready now. Try again shortly.");
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
-                    .param("model")
-                    .code("model_not_ready")
-                    .retry_after(RETRY_AFTER)
+                let message = format!("{wanted} has no replica that is ready now. Try again shortly.");
+                about(Self::unavailable("model_not_ready", message))
+            }
+            NoCandidate::Untrusted { ready, awaited: false } => {
+                let message =
+                    format!("{wanted} is served by {}, none of a provider that this request trusts.", replicas(*ready));
+                Self::new(StatusCode::FORBIDDEN, "no_trusted_provider", message)
+            }
+            NoCandidate::Untrusted { awaited: true, .. } => {
+                let message =
+                    format!("{wanted} has no replica of a trusted provider that is ready now. Try again shortly.");
+                Self::unavailable("no_trusted_provider_ready", message)
+            }
+            NoCandidate::Unmet { of, unmet } => {
+                let unmet: Vec<_> = unmet.iter().map(ToString::to_string).collect();
+                let message = format!(
+                    "{wanted} is served by {}, and none meets all requirements: {}.",
+                    replicas(*of),
+                    unmet.join(", ")
+                );
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, "requirements_not_met", message)
+            }
+        }
+    }
+
+    /// All replicas are full.
+    pub(crate) fn no_place(cause: NotPlaced) -> Self {
+        match cause {
+            NotPlaced::Tried => Self::unavailable("upstream_unavailable", "No replica can be reached now."),
+            NotPlaced::QueueFull(free_in) => {
+                let message = "All replicas are busy, and as many requests wait as may.";
+                Self::unavailable("queue_full", message).retry_after(free_in)
+            }
+            NotPlaced::Waited(free_in) => {
+                let message = "All replicas were busy for as long as a request may wait.";
+                Self::unavailable("queue_timeout", message).retry_after(free_in)
             }
         }
     }
 
     /// Every attempt failed, this one last; or the engine's own words, if it had any.
     pub(crate) fn failed(failure: Failure) -> Result<Whole, Self> {
-        let unavailable = |message: &str| {
-            Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("upstream_unavailable").retry_after(RETRY_AFTER)
-        };
+        let unavailable = |message: &str| Self::unavailable("upstream_unavailable", message);
         Err(match failure {
-            Failure::Refused(whole) => return Ok(*whole),
-            Failure::Send(SendError::Busy) => unavailable("All replicas of the model are busy."),
-            Failure::Send(error) if !error.delivered() => unavailable("No replica of the model can be reached now."),
-            Failure::Timeout(within) => {
-                let message = format!("The engine did not begin to answer within {within:?}.");
-                Self::new(StatusCode::GATEWAY_TIMEOUT, message).code("upstream_timeout")
+            Failure::Refused(whole) | Failure::FailedStream(whole) => return Ok(*whole),
+            Failure::Full | Failure::Send(SendError::Busy) => unavailable("All replicas are busy."),
+            Failure::Send(error) if !error.delivered() => unavailable("No replica can be reached now."),
+            Failure::Timeout(within) | Failure::Stalled(within) => {
+                let message = format!("The engine did not answer within {within:?}.");
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "upstream_timeout", message)
             }
             Failure::Send(SendError::PathLost { .. }) => {
                 let message = "The connection to the engine's node ended before the answer was complete. If it was relayed, its relay may have stopped, or a limit of its was reached.";
-                Self::new(StatusCode::BAD_GATEWAY, message).code("path_lost")
+                Self::new(StatusCode::BAD_GATEWAY, "path_lost", message)
             }
-            Failure::Send(_) | Failure::Truncated | Failure::Empty => {
+            Failure::Send(_) | Failure::Truncated | Failure::Empty | Failure::ErrorEvent(_) => {
                 let message = "The engine failed before its answer was complete.";
-                Self::new(StatusCode::BAD_GATEWAY, message).code("upstream_error")
+                Self::new(StatusCode::BAD_GATEWAY, "upstream_error", message)
             }
         })
     }
@@ -128,6 +182,7 @@ impl ApiError {
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::SERVICE_UNAVAILABLE => "service_unavailable_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
@@ -135,11 +190,24 @@ impl ApiError {
     }
 }
 
+fn replicas(count: usize) -> String {
+    if count == 1 { "1 replica".to_owned() } else { format!("{count} replicas") }
+}
+
 impl From<Unreadable> for ApiError {
     fn from(unreadable: Unreadable) -> Self {
-        let error = Self::bad_request(unreadable.to_string());
-        let error = if unreadable.is_about_model() { error.param("model") } else { error };
-        if matches!(unreadable, Unreadable::NoModel) { error.code("missing_model") } else { error }
+        let error = Self::bad_request("invalid_body", unreadable.to_string());
+        match unreadable.field() {
+            Some(field) => error.param(field),
+            None => error,
+        }
+    }
+}
+
+impl From<UnreadableForm> for ApiError {
+    fn from(unreadable: UnreadableForm) -> Self {
+        let error = Self::bad_request("invalid_form", unreadable.to_string());
+        if matches!(unreadable, UnreadableForm::Twice("model")) { error.param("model") } else { error }
     }
 }
 
@@ -157,8 +225,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(after) = self.retry_after {
-            // Whole seconds, and never zero: clients would come back at once.
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+            // Whole seconds, rounded up: never zero, for which clients would come back at once.
+            let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
         if let Some(id) = self.request_id.and_then(|id| HeaderValue::from_str(&id).ok()) {
             headers.insert(REQUEST_ID, id);

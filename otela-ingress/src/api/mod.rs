@@ -1,10 +1,15 @@
 //! The OpenAI surface: which route leads where.
 
+mod affinity;
 mod body;
+mod encoding;
 mod error;
 mod inference;
 mod models;
-mod scan;
+mod multipart;
+mod read;
+pub(crate) mod scan;
+mod target;
 
 use crate::{answer::Answer, forward::App};
 use axum::{
@@ -19,7 +24,7 @@ use error::ApiError;
 use std::sync::Arc;
 
 /// All routes of an ingress. `observed` are those that every peer has.
-pub(crate) fn router(app: Arc<App>, observed: Router) -> Router {
+pub(crate) fn router(app: &Arc<App>, observed: Router) -> Router {
     let inference = |path: &str| Router::new().route(path, post(inference::infer).fallback(wrong_method));
     Router::new()
         .merge(inference("/v1/chat/completions"))
@@ -27,15 +32,16 @@ pub(crate) fn router(app: Arc<App>, observed: Router) -> Router {
         .merge(inference("/v1/embeddings"))
         .route("/v1/models", get(models::list).fallback(wrong_method))
         .route("/v1/models/{*id}", get(models::retrieve).fallback(wrong_method))
-        // Whatever else engines serve: routed by the model that the body names, if the path is an inference route.
+        // Whatever else engines serve: routed by the model that the body names, if the path is an inference route; and
+        // the routes that name a service or a node, whose rest is a path of the engine.
         .fallback(inference::any)
-        .with_state(app)
+        .with_state(Arc::clone(app))
         .merge(observed)
 }
 
 async fn wrong_method(request: Request) -> Response<Body> {
     let message = format!("Method {} is not allowed here.", request.method());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_allowed").into_response()
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()
 }
 
 /// A body of ours as axum's.

@@ -2,7 +2,7 @@
 
 use super::error::ApiError;
 use crate::{
-    candidate::{self, NoCandidate},
+    candidate::{NoCandidate, Wanted},
     forward::App,
 };
 use axum::{
@@ -28,13 +28,16 @@ pub(super) async fn retrieve(State(app): State<Arc<App>>, id: Result<Path<String
     // No model has a name that is not UTF-8.
     let id = id.map(|Path(id)| id).unwrap_or_default();
     let view = app.peer.view();
-    let Some((known, state)) = view.model(&id) else {
-        return ApiError::no_candidate(candidate::unknown(&app.peer), &id).into_response();
+    let wanted = Wanted { model: Some(id), ..Wanted::default() };
+    let found = wanted.model.as_deref().and_then(|id| view.model(id));
+    let cause = match found {
+        Some((known, state)) => match model(known, state) {
+            Some(model) => return Json(model).into_response(),
+            None => NoCandidate::NotReady,
+        },
+        None => NoCandidate::unknown(app.peer.has_joined()),
     };
-    match model(known, state) {
-        Some(model) => Json(model).into_response(),
-        None => ApiError::no_candidate(NoCandidate::NotReady, &id).into_response(),
-    }
+    ApiError::no_candidate(&cause, &wanted).into_response()
 }
 
 fn model(id: &str, state: &ModelState) -> Option<Value> {

@@ -1,59 +1,83 @@
 //! Which replica gets a request: the paper's three hooks (OpenTela section 3.4), one file for each policy.
+//!
+//! What a policy picks from has passed every filter already: trust, requirements, health, room, end of allocation.
+//! Load numbers are those of [`crate::standing`], shared by all policies, so that a request that was picked by one
+//! counts for the others too.
 
+mod affinity;
+mod least_loaded;
+mod p2c;
+mod policy;
 mod random;
+mod round_robin;
+mod weighted;
 
-use otela_proto::registry::Replica;
-use std::{fmt, str::FromStr, sync::Arc};
+pub use policy::{Policy, UnknownPolicy};
 
-/// A balancing policy. Implementations see candidates that have passed every filter already, never an empty list.
+use crate::{candidate::Candidate, queue::Queues, standing::InFlightCount};
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// What of a request a policy may look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hints<'a> {
+    /// The model, or whatever else is asked for.
+    pub(crate) model: &'a str,
+    /// Requests with the same number should meet again: they are of one conversation, or begin alike.
+    pub(crate) affinity: Option<u64>,
+}
+
+/// How an attempt has ended, for policies that learn from it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Outcome {
+    /// Whether an answer came to its end.
+    pub(crate) complete: bool,
+    /// From the begin of the attempt to its end.
+    pub(crate) lasted: Duration,
+    /// Tokens of the answer, as far as the engine told.
+    pub(crate) tokens: Option<u64>,
+}
+
+/// A balancing policy.
 pub(crate) trait Balancer: Send + Sync + fmt::Debug {
-    /// The index of the candidate to use.
-    fn pick(&self, candidates: &[Arc<Replica>]) -> usize;
+    /// The index of the candidate to use; `candidates` are ordered by session and never empty.
+    fn pick(&self, candidates: &[Arc<Candidate>], request: Hints<'_>) -> usize;
 
-    /// An attempt on `replica` begins. Called by [`InFlight`] only.
-    fn on_request_start(&self, replica: &Replica);
+    /// An attempt on `candidate` begins. Called by [`InFlight`] only.
+    fn on_request_start(&self, candidate: &Candidate) {
+        let _ = candidate;
+    }
 
     /// That attempt has ended, however. Called by [`InFlight`] only.
-    fn on_request_end(&self, replica: &Replica);
-}
-
-/// The policies that can be configured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Uniformly at random: the paper's default.
-    #[default]
-    Random,
-}
-
-/// A name that is no policy.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown balancing policy {0:?}: known is random")]
-pub struct UnknownPolicy(String);
-
-impl Policy {
-    pub(crate) fn balancer(self) -> Arc<dyn Balancer> {
-        match self {
-            Self::Random => Arc::new(random::Random),
-        }
+    fn on_request_end(&self, candidate: &Candidate, outcome: Outcome) {
+        let _ = (candidate, outcome);
     }
 }
 
-impl FromStr for Policy {
-    type Err = UnknownPolicy;
+/// One of each policy, for as long as the ingress runs.
+#[derive(Debug)]
+pub(crate) struct Balancers(Vec<(Policy, Arc<dyn Balancer>)>);
 
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name {
-            "random" => Ok(Self::Random),
-            _ => Err(UnknownPolicy(name.to_owned())),
-        }
+impl Default for Balancers {
+    fn default() -> Self {
+        let of = |policy: Policy| -> Arc<dyn Balancer> {
+            match policy {
+                Policy::Random => Arc::new(random::Random),
+                Policy::RoundRobin => Arc::new(round_robin::RoundRobin::default()),
+                Policy::Weighted => Arc::new(weighted::Weighted::default()),
+                Policy::LeastLoaded => Arc::new(least_loaded::LeastLoaded),
+                Policy::P2c => Arc::new(p2c::P2c),
+                Policy::Affinity => Arc::new(affinity::Affinity),
+            }
+        };
+        Self(Policy::ALL.into_iter().map(|policy| (policy, of(policy))).collect())
     }
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Random => f.write_str("random"),
-        }
+impl Balancers {
+    pub(crate) fn of(&self, policy: Policy) -> &Arc<dyn Balancer> {
+        let found = self.0.iter().find(|(of, _)| *of == policy);
+        &found.expect("there is one of each").1
     }
 }
 
@@ -62,23 +86,53 @@ impl fmt::Display for Policy {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     balancer: Arc<dyn Balancer>,
-    replica: Arc<Replica>,
+    candidate: Arc<Candidate>,
+    begun: Instant,
+    outcome: Outcome,
+    // In this order: who is called looks whether there is room.
+    _count: InFlightCount,
+    _frees: Frees,
+}
+
+/// Calls those who wait for a place.
+#[derive(Debug)]
+struct Frees(Arc<Queues>);
+
+impl Drop for Frees {
+    fn drop(&mut self) {
+        self.0.look_again();
+    }
 }
 
 impl InFlight {
-    pub(crate) fn start(balancer: Arc<dyn Balancer>, replica: Arc<Replica>) -> Self {
-        balancer.on_request_start(&replica);
-        Self { balancer, replica }
+    pub(crate) fn start(
+        balancer: Arc<dyn Balancer>,
+        candidate: Arc<Candidate>,
+        count: InFlightCount,
+        queues: Arc<Queues>,
+    ) -> Self {
+        balancer.on_request_start(&candidate);
+        let (begun, outcome) = (Instant::now(), Outcome::default());
+        Self { balancer, candidate, begun, outcome, _count: count, _frees: Frees(queues) }
     }
 
-    /// The replica that it is on.
-    pub(crate) fn replica(&self) -> &Arc<Replica> {
-        &self.replica
+    /// The candidate that it is on.
+    pub(crate) fn candidate(&self) -> &Arc<Candidate> {
+        &self.candidate
+    }
+
+    /// The answer has come to its end.
+    pub(crate) fn is_complete(&mut self, tokens: Option<u64>) {
+        self.outcome = Outcome { complete: true, tokens, ..self.outcome };
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.balancer.on_request_end(&self.replica);
+        let outcome = Outcome { lasted: self.begun.elapsed(), ..self.outcome };
+        self.balancer.on_request_end(&self.candidate, outcome);
     }
 }
+
+#[cfg(test)]
+mod tests;

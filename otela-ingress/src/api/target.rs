@@ -1,0 +1,124 @@
+//! Where a path leads: to whoever serves the model of its body, to a service, or to one node.
+
+use super::error::ApiError;
+use axum::http::{HeaderMap, StatusCode, Uri, uri::PathAndQuery};
+use otela_proto::{PeerId, id::peer_id};
+
+/// The header that says for whom a request is whose body names no model, as the Go implementation has it: `model=NAME`, or
+/// a label of nodes and its value.
+const IDENTITY_GROUP: &str = "x-otela-identity-group";
+const SERVICE: &str = "/v1/service/";
+const NODE: &str = "/v1/p2p/";
+/// Between a node and the path of its engine, the Go implementation writes the service once more.
+const INNER_SERVICE: &str = "/v1/_service/";
+
+/// Where a request is to go, apart from what its body says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) service: Option<String>,
+    pub(super) node: Option<PeerId>,
+    /// From [`IDENTITY_GROUP`]: key and value.
+    pub(super) group: Option<(String, String)>,
+    /// The engine's path and the query, exactly as they were sent.
+    pub(super) path: PathAndQuery,
+}
+
+impl Target {
+    /// Takes a request's address apart.
+    pub(super) fn of(uri: &Uri, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let whole = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        let group = group(headers)?;
+        let path = uri.path();
+        if let Some(rest) = path.strip_prefix(SERVICE) {
+            let (service, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
+            return Ok(Self { service: Some(service.to_owned()), node: None, group, path: with_query(inner, uri)? });
+        }
+        if let Some(rest) = path.strip_prefix(NODE) {
+            let (peer, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
+            let node = peer_id(peer).map_err(|error| ApiError::bad_request("invalid_node", error.to_string()))?;
+            let (service, inner) = match inner.strip_prefix(INNER_SERVICE).and_then(split) {
+                Some((service, inner)) => (Some(service.to_owned()), inner),
+                None => (None, inner),
+            };
+            return Ok(Self { service, node: Some(node), group, path: with_query(inner, uri)? });
+        }
+        Ok(Self { service: None, node: None, group, path: whole })
+    }
+
+    /// Whether the address names a service or a node, so that no model is needed.
+    pub(super) fn is_explicit(&self) -> bool {
+        self.service.is_some() || self.node.is_some() || self.group.is_some()
+    }
+}
+
+/// The first segment, and the rest with its slash.
+fn split(path: &str) -> Option<(&str, &str)> {
+    let at = path.find('/')?;
+    let (first, rest) = path.split_at(at);
+    (!first.is_empty() && rest.len() > 1).then_some((first, rest))
+}
+
+fn with_query(path: &str, uri: &Uri) -> Result<PathAndQuery, ApiError> {
+    let text = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    text.parse().map_err(|_| ApiError::unknown_url(uri))
+}
+
+fn group(headers: &HeaderMap) -> Result<Option<(String, String)>, ApiError> {
+    let Some(value) = headers.get(IDENTITY_GROUP) else { return Ok(None) };
+    let pair = value.to_str().ok().and_then(|text| text.split_once('='));
+    match pair {
+        Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {
+            Ok(Some((key.trim().to_owned(), value.trim().to_owned())))
+        }
+        _ => {
+            let message = "X-Otela-Identity-Group is KEY=VALUE, for example model=org/name.";
+            Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_identity_group", message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn of(uri: &str) -> Result<Target, ApiError> {
+        Target::of(&uri.parse().unwrap(), &HeaderMap::new())
+    }
+
+    #[test]
+    fn services_and_nodes_are_taken_off_and_the_rest_stays_as_it_was() {
+        let plain = of("/v1/chat/completions?x=%2F").unwrap();
+        assert!(!plain.is_explicit() && plain.path == "/v1/chat/completions?x=%2F");
+        let service = of("/v1/service/llm/v1/chat/completions?x=%2F").unwrap();
+        assert_eq!((service.service.as_deref(), service.path.as_str()), (Some("llm"), "/v1/chat/completions?x=%2F"));
+        let peer = PeerId::random();
+        for (path, service) in [("/v1/embeddings", None), ("/v1/_service/llm/v1/embeddings", Some("llm"))] {
+            let node = of(&format!("/v1/p2p/{peer}{path}")).unwrap();
+            assert_eq!(
+                (node.node, node.service.as_deref(), node.path.as_str()),
+                (Some(peer), service, "/v1/embeddings")
+            );
+        }
+        for bad in ["/v1/service/llm", "/v1/service/", "/v1/service//x", "/v1/service/llm/", "/v1/p2p/x/v1/embeddings"]
+        {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn groups_are_a_key_and_a_value() {
+        let of = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static(IDENTITY_GROUP),
+                HeaderValue::from_static(text),
+            )]);
+            group(&headers)
+        };
+        assert_eq!(of("model=org/m=1").unwrap(), Some(("model".into(), "org/m=1".into())));
+        assert!(of("model").is_err() && of("=x").is_err() && of("model=").is_err());
+    }
+}
