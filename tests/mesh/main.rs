@@ -2,6 +2,23 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+/// Each of these tests twice: with the nodes beside the ingress, and behind a relay.
+macro_rules! each_way {
+    ($($test:ident),* $(,)?) => {$(
+        mod $test {
+            #[tokio::test]
+            async fn direct() {
+                super::$test(crate::support::Way::Direct).await;
+            }
+
+            #[tokio::test]
+            async fn relayed() {
+                super::$test(crate::support::Way::Relayed).await;
+            }
+        }
+    )*};
+}
+
 mod admission;
 mod churn;
 mod cli;
@@ -14,10 +31,14 @@ mod lab;
 mod life;
 mod metrics;
 mod nat;
+mod overload;
 mod probe;
 mod provider;
 mod proxies;
 mod registry;
+mod resume;
+mod routes;
 mod streaming;
 mod support;
 mod surface;
+mod trust;

@@ -115,8 +115,15 @@ async fn p56_metrics_stay_small_and_valid_whatever_50000_requests_name() {
     let new: Vec<_> = new.difference(&old).copied().collect();
     assert_eq!(
         new,
-        ["otela_ingress_requests_total{end=\"complete\"}", "otela_ingress_requests_total{end=\"rejected\"}"],
-        "a series for each end, none for each name"
+        [
+            "otela_ingress_refused_total{reason=\"invalid_body\"}",
+            "otela_ingress_refused_total{reason=\"model_not_found\"}",
+            "otela_ingress_requests_total{end=\"complete\"}",
+            "otela_ingress_requests_total{end=\"rejected\"}",
+            "otela_ingress_tokens_total{model=\"m\",kind=\"completion\"}",
+            "otela_ingress_tokens_total{model=\"m\",kind=\"prompt\"}",
+        ],
+        "a series for each end, reason and model of the mesh, none for each name"
     );
     assert_eq!(sum_metric(&after, "otela_ingress_requests_total"), REQUESTS as f64, "all were counted");
     assert!(!after.contains(MARK), "nothing of what a client said: {after}");

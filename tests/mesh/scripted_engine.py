@@ -12,6 +12,9 @@ request whose JSON body has a `script` is answered by its steps instead:
     ["gone"]            wait until the caller has closed it
     ["exit", CODE]      end the whole process
 
+Three files beside LOG change that for requests without a script: while LOG.hang is there they are never answered, one that
+holds the text in LOG.refuse is answered with 400, and the bytes in LOG.answer are the answer to all others.
+
 Everything that happens is appended to LOG, one JSON object a line: what arrived (head and body as Latin-1), which
 steps were done, and when the caller closed.
 """
@@ -27,6 +30,14 @@ import time
 
 LOG, MODELS = sys.argv[1], sys.argv[2:]
 LOCK = threading.Lock()
+
+
+def digest(body):
+    """A sum over all bytes in their order, as the tests make it."""
+    value = 0
+    for byte in body:
+        value = (value * 31 + byte) & 0xFFFFFFFF
+    return value
 
 
 def log(**event):
@@ -125,7 +136,20 @@ def respond(sock, head, body):
         log(event="request", head=head.decode("latin-1"), body=body.decode("latin-1") if len(body) < 1 << 20 else "", length=len(body))
         return play(sock, asked["script"])
     if asked.get("max_tokens") != 1:
-        log(event="request", head=head.decode("latin-1"), body=body.decode("latin-1") if len(body) < 1 << 20 else "", length=len(body))
+        is_form = b"multipart/" in head.lower()
+        log(event="request", head=head.decode("latin-1"), body=body.decode("latin-1") if len(body) < 1 << 20 else "", length=len(body), digest=digest(body) if is_form else None)
+    if os.path.exists(LOG + ".hang"):
+        wait_gone(sock)
+        log(event="gone")
+        return False
+    refused = open(LOG + ".refuse", encoding="utf-8").read() if os.path.exists(LOG + ".refuse") else None
+    if refused and refused.encode() in body:
+        answer(sock, "400 Bad Request", {"error": {"message": f"unknown field {refused}", "code": 400}})
+        return True
+    if os.path.exists(LOG + ".answer"):
+        with open(LOG + ".answer", "rb") as file:
+            sock.sendall(file.read())
+        return False
     choice = {"index": 0, "text": "ok", "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
     answer(sock, "200 OK", {"id": "x", "object": "text_completion", "choices": [choice], "model": asked.get("model")})
     return True

@@ -1,9 +1,24 @@
 //! Event streams: bytes, silence, breaks, and clients that leave.
 
-use crate::support::{Mesh, chunk, eventually, post, post_bytes, raw, read_to_end, read_until, stream_of};
+use crate::support::{Mesh, Way, chunk, eventually, post, post_bytes, raw, read_to_end, read_until, stream_of};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
+
+each_way![
+    p10_bytes_arrive_as_they_were_sent_however_they_are_cut,
+    p11a_a_client_that_resets_a_stream_stops_the_engine,
+    p11b_a_client_that_closes_while_it_waits_stops_the_engine,
+    p11b_a_client_that_asked_for_100_continue_is_missed_too,
+    p12_a_client_of_http_1_0_cannot_take_a_part_for_the_whole,
+    p11c_a_client_that_only_stops_sending_gets_its_answer,
+    p12_p16_a_broken_stream_never_looks_whole,
+    p12_a_killed_node_breaks_its_streams_at_once,
+    p13_a_stream_without_done_is_whole,
+    p14_silence_is_bridged_between_events_only,
+    p17_a_failure_in_the_first_event_is_passed_on_and_counted,
+    p34_a_thousand_aborted_requests_leave_no_count_behind,
+];
 
 fn scripted(steps: impl Into<Value>) -> Value {
     json!({"model": "m", "stream": true, "messages": [], "script": steps.into()})
@@ -11,9 +26,8 @@ fn scripted(steps: impl Into<Value>) -> Value {
 
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
 
-#[tokio::test]
-async fn p10_bytes_arrive_as_they_were_sent_however_they_are_cut() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p10_bytes_arrive_as_they_were_sent_however_they_are_cut(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     let text = "data: {\"t\":\"读写😀é\"}\r\n\r\n: comment\nevent: x\nid: 7\ndata: a\ndata: b\n\ndata: c\r\rdata: d\n\ndata: e\n\n";
     let latin: String = text.bytes().map(char::from).collect();
@@ -34,9 +48,8 @@ async fn p10_bytes_arrive_as_they_were_sent_however_they_are_cut() {
     }
 }
 
-#[tokio::test]
-async fn p11a_a_client_that_resets_a_stream_stops_the_engine() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p11a_a_client_that_resets_a_stream_stops_the_engine(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
     steps.push(json!(["gone"]));
@@ -49,9 +62,8 @@ async fn p11a_a_client_that_resets_a_stream_stops_the_engine() {
     nothing_in_flight(&mesh).await;
 }
 
-#[tokio::test]
-async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     for stream in [false, true] {
         let mut body = scripted(vec![json!(["gone"])]);
@@ -68,9 +80,8 @@ async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine() {
     assert!(mesh.metric("otela_ingress_requests_total{end=\"client_gone\"}").await >= 2.0);
 }
 
-#[tokio::test]
-async fn p11b_a_client_that_asked_for_100_continue_is_missed_too() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p11b_a_client_that_asked_for_100_continue_is_missed_too(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let request = String::from_utf8(post_bytes("/v1/chat/completions", &scripted(vec![json!(["gone"])]))).unwrap();
     let request = request.replacen("\r\nhost", "\r\nexpect: 100-continue\r\nhost", 1);
@@ -83,9 +94,8 @@ async fn p11b_a_client_that_asked_for_100_continue_is_missed_too() {
     assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
 }
 
-#[tokio::test]
-async fn p12_a_client_of_http_1_0_cannot_take_a_part_for_the_whole() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p12_a_client_of_http_1_0_cannot_take_a_part_for_the_whole(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     let mut steps = stream_of(&[EVENT, "data: {\"half"]);
     steps.extend([json!(["sleep", 0.1]), json!(["close"])]);
@@ -101,9 +111,8 @@ async fn p12_a_client_of_http_1_0_cannot_take_a_part_for_the_whole() {
     assert!(text.starts_with("HTTP/1.1 200") && text.contains(EVENT), "{text}");
 }
 
-#[tokio::test]
-async fn p11c_a_client_that_only_stops_sending_gets_its_answer() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p11c_a_client_that_only_stops_sending_gets_its_answer(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     for stream in [false, true] {
         let answer = if stream { stream_of(&[EVENT]) } else { vec![json!(["send", "HTTP/1.1 200 OK\r\n"])] };
@@ -119,9 +128,8 @@ async fn p11c_a_client_that_only_stops_sending_gets_its_answer() {
     }
 }
 
-#[tokio::test]
-async fn p12_p16_a_broken_stream_never_looks_whole() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p12_p16_a_broken_stream_never_looks_whole(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let other = mesh.scripted("m").await;
     for (route, ending, end_mark) in [
@@ -139,21 +147,25 @@ async fn p12_p16_a_broken_stream_never_looks_whole() {
         assert!(text.contains(end_mark), "{route}: {text}");
         assert!(!text.contains("[DONE]") && !text.ends_with("0\r\n\r\n"), "{text}");
     }
-    // In the middle of an event nothing is put in.
+    // An event that was not whole is kept back where events are told apart, so something can be said after those before it.
     let mut steps = stream_of(&[EVENT, "data: {\"half"]);
     steps.extend([json!(["sleep", 0.1]), json!(["close"])]);
     let (text, _) = read_to_end(&mut raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await).await;
+    assert!(!text.contains("half") && text.contains("data: {\"error\"") && !text.ends_with("0\r\n\r\n"), "{text}");
+    // Elsewhere nothing is put into the middle of an event.
+    let mut steps = stream_of(&[EVENT, "data: {\"half"]);
+    steps.extend([json!(["sleep", 0.1]), json!(["close"])]);
+    let (text, _) = read_to_end(&mut raw(mesh.http, &post_bytes("/v1/responses", &scripted(steps))).await).await;
     assert!(text.contains("half") && !text.contains("error") && !text.ends_with("0\r\n\r\n"), "{text}");
-    assert_eq!(log.events("request").len() + other.events("request").len(), 5, "never sent again");
+    assert_eq!(log.events("request").len() + other.events("request").len(), 6, "never sent again");
     eventually("all are counted as broken", async || {
-        (mesh.metric("otela_ingress_requests_total{end=\"broke_off\"}").await == 5.0).then_some(())
+        (mesh.metric("otela_ingress_requests_total{end=\"broke_off\"}").await == 6.0).then_some(())
     })
     .await;
 }
 
-#[tokio::test]
-async fn p12_a_killed_node_breaks_its_streams_at_once() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p12_a_killed_node_breaks_its_streams_at_once(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
     steps.push(json!(["gone"]));
@@ -166,9 +178,8 @@ async fn p12_a_killed_node_breaks_its_streams_at_once() {
     assert!(text.contains("data: {\"error\"") && !text.ends_with("0\r\n\r\n"), "{text}");
 }
 
-#[tokio::test]
-async fn p13_a_stream_without_done_is_whole() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p13_a_stream_without_done_is_whole(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     for last in ["event: response.completed\ndata: {}\n\n", "event: response.failed\ndata: {}\n\n", EVENT] {
         let mut steps = stream_of(&[EVENT, last]);
@@ -178,9 +189,8 @@ async fn p13_a_stream_without_done_is_whole() {
     }
 }
 
-#[tokio::test]
-async fn p14_silence_is_bridged_between_events_only() {
-    let mut mesh = Mesh::ingress(&["--keep-alive", "200ms"]).await;
+async fn p14_silence_is_bridged_between_events_only(way: Way) {
+    let mut mesh = Mesh::by(way, &["--keep-alive", "200ms"]).await;
     mesh.scripted("m").await;
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let steps = vec![
@@ -202,9 +212,8 @@ async fn p14_silence_is_bridged_between_events_only() {
     assert_eq!(post(mesh.http, "/v1/chat/completions", &scripted(steps)).await.body, "ok");
 }
 
-#[tokio::test]
-async fn p17_a_failure_in_the_first_event_is_passed_on_and_counted() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p17_a_failure_in_the_first_event_is_passed_on_and_counted(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.scripted("m").await;
     let event = "data: {\"error\":{\"code\":\"boom\"}}\n\n";
     let mut steps = stream_of(&[event]);
@@ -214,9 +223,8 @@ async fn p17_a_failure_in_the_first_event_is_passed_on_and_counted() {
     assert_eq!(mesh.metric("otela_ingress_error_events_total").await, 1.0);
 }
 
-#[tokio::test]
-async fn p34_a_thousand_aborted_requests_leave_no_count_behind() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p34_a_thousand_aborted_requests_leave_no_count_behind(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("m", &["--ttft", "40ms", "--itl", "5ms"]).await;
     let body = json!({"model": "m", "stream": true, "max_tokens": 200, "ignore_eos": true, "prompt": "x"});
     let request = post_bytes("/v1/completions", &body);

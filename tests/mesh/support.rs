@@ -122,8 +122,27 @@ fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<S
     })
 }
 
-/// An ingress and nodes that joined through it.
+/// How the ingress and its nodes reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Direct,
+    /// Through a relay and in no other way: they listen where nobody is told of it.
+    Relayed,
+}
+
+impl Way {
+    fn peer_flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Direct => &["--peer-listen", "/ip4/127.0.0.1/tcp/0"],
+            Self::Relayed => &["--peer-listen", "/ip6/::1/tcp/0", "--announce", "192.0.2.0/24"],
+        }
+    }
+}
+
+/// An ingress and nodes that joined through it, or through the relay between them.
 pub(crate) struct Mesh {
+    way: Way,
+    _relay: Option<Otela>,
     pub(crate) ingress: Otela,
     pub(crate) http: SocketAddr,
     pub(crate) bootstrap: String,
@@ -135,21 +154,46 @@ pub(crate) struct Mesh {
 impl Mesh {
     /// An ingress with further flags, and no node yet.
     pub(crate) async fn ingress(flags: &[&str]) -> Self {
-        let mut arguments =
-            vec!["ingress", "--listen", "127.0.0.1:0", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "test"];
+        Self::by(Way::Direct, flags).await
+    }
+
+    /// The same, with its nodes on this way.
+    pub(crate) async fn by(way: Way, flags: &[&str]) -> Self {
+        let relay = (way == Way::Relayed).then(|| {
+            let listen = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--http", "127.0.0.1:0", "--mesh", "test"];
+            Otela::run(["relay"].iter().chain(&listen))
+        });
+        let through = match &relay {
+            Some(relay) => Some(relay.says("--bootstrap ").await),
+            None => None,
+        };
+        let mut arguments = vec!["ingress", "--listen", "127.0.0.1:0", "--mesh", "test"];
+        arguments.extend(way.peer_flags());
+        arguments.extend(through.iter().flat_map(|relay| ["--bootstrap", relay]));
         arguments.extend(flags);
         let ingress = Otela::run(arguments);
         let base = ingress.says("OpenAI base URL: http://").await;
         let http: SocketAddr = base.trim_end_matches("/v1").parse().unwrap();
-        let bootstraps = eventually("the ingress' own address", async || {
-            let answer = get(http, "/v1/dnt/bootstraps").await.json();
-            Some(answer["bootstraps"][0].as_str()?.to_owned())
-        })
-        .await;
+        if way == Way::Relayed {
+            let ready = async || (get(http, "/ready").await.status == 200).then_some(());
+            eventually("the ingress has joined", ready).await;
+        }
+        let bootstrap = match through {
+            Some(relay) => relay,
+            None => {
+                eventually("the ingress' own address", async || {
+                    let answer = get(http, "/v1/dnt/bootstraps").await.json();
+                    Some(answer["bootstraps"][0].as_str()?.to_owned())
+                })
+                .await
+            }
+        };
         Self {
+            way,
+            _relay: relay,
             ingress,
             http,
-            bootstrap: bootstraps,
+            bootstrap,
             nodes: Vec::new(),
             models: Vec::new(),
             dir: tempfile::tempdir().unwrap(),
@@ -158,7 +202,8 @@ impl Mesh {
 
     /// Adds a node that wraps `engine`.
     pub(crate) fn add(&mut self, flags: &[&str], engine: &[&str]) -> &Otela {
-        let mut arguments = vec!["start", "--mesh", "test", "--peer-listen", "/ip4/127.0.0.1/tcp/0"];
+        let mut arguments = vec!["start", "--mesh", "test"];
+        arguments.extend(self.way.peer_flags());
         arguments.extend(["--bootstrap", &self.bootstrap, "--linger", "1s"]);
         arguments.extend(flags);
         arguments.push("--process");
@@ -175,6 +220,14 @@ impl Mesh {
         self.serves_one_more(model).await;
     }
 
+    /// Adds a node with flags of its own and a simulated engine, and waits until it serves.
+    pub(crate) async fn start(&mut self, node: &[&str], model: &str, engine: &[&str]) {
+        let mut command = vec![env!("CARGO_BIN_EXE_otela"), "engine", model, "--port", "0"];
+        command.extend(engine);
+        self.add(node, &command);
+        self.serves_one_more(model).await;
+    }
+
     /// Adds a node with a scripted engine, and waits until it serves. Its log is `scripted-N`.
     pub(crate) async fn scripted(&mut self, model: &str) -> ScriptedLog {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
@@ -186,6 +239,14 @@ impl Mesh {
 
     async fn serves_one_more(&mut self, model: &str) {
         self.models.push(model.to_owned());
+        if self.way == Way::Relayed {
+            eventually("a way through the relay", async || {
+                let status = get(self.http, "/v1/registry/status").await.json();
+                let connections = status["connections"].as_array()?.iter();
+                (connections.filter(|to| to["path"] == "relayed").count() > 0).then_some(())
+            })
+            .await;
+        }
         let replicas = self.models.iter().filter(|served| *served == model).count();
         self.serves(model, replicas).await;
     }

@@ -1,10 +1,24 @@
 //! The OpenAI surface: models, bodies, errors, headers.
 
-use crate::support::{Mesh, chunk, eventually, get, post, post_bytes, raw, read_to_end, send, stream_of};
+use crate::support::{Mesh, Way, chunk, eventually, get, post, post_bytes, raw, read_to_end, send, stream_of};
 use bytes::Bytes;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{io::Write as _, process::Stdio, time::Duration};
+
+each_way![
+    p04_unknown_models_and_models_that_are_not_ready,
+    p05_bytes_go_through_unchanged,
+    p06_encoded_bodies_are_decoded_before_routing,
+    p07_framing_is_made_anew_on_each_hop,
+    p09_p15_answers_are_not_touched,
+    p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody,
+    p24_p29_credentials_stay_here_and_errors_tell_nothing_inner,
+    p25_control_routes_of_engines_cannot_be_reached,
+    any_inference_route_is_carried_and_metrics_count_it,
+    p03_clients_that_announce_much_and_send_little_lock_nobody_out,
+    p19_client_errors_are_not_asked_for_elsewhere,
+];
 
 fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5})
@@ -59,9 +73,8 @@ async fn p03_bodies_of_screenshots_pass_and_the_limit_is_told() {
     assert_eq!(log.events("request").len(), 2, "the engine never saw the others");
 }
 
-#[tokio::test]
-async fn p04_unknown_models_and_models_that_are_not_ready() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p04_unknown_models_and_models_that_are_not_ready(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     for stream in [false, true] {
         let mut body = chat("no/such");
         body["stream"] = stream.into();
@@ -84,9 +97,8 @@ async fn p04_unknown_models_and_models_that_are_not_ready() {
     assert!(answer.header("retry-after").parse::<u64>().unwrap() >= 1);
 }
 
-#[tokio::test]
-async fn p05_bytes_go_through_unchanged() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p05_bytes_go_through_unchanged(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let answer_body = r#"{"choices":[{"reasoning_content":"\u00e9","logprobs":null}],"kv_transfer_params":{"x":12345678901234567},"f":1e-7 }"#;
     let reply = format!(
@@ -108,9 +120,8 @@ async fn p05_bytes_go_through_unchanged() {
     assert!(seen["head"].as_str().unwrap().starts_with("POST /v1/chat/completions?x=%2F HTTP/1.1"));
 }
 
-#[tokio::test]
-async fn p06_encoded_bodies_are_decoded_before_routing() {
-    let mut mesh = Mesh::ingress(&["--body-mib-max", "4"]).await;
+async fn p06_encoded_bodies_are_decoded_before_routing(way: Way) {
+    let mut mesh = Mesh::by(way, &["--body-mib-max", "4"]).await;
     let log = mesh.scripted("m").await;
     let plain = chat("m").to_string();
     let gzip = piped("gzip -c", plain.as_bytes());
@@ -152,9 +163,8 @@ fn piped(command: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-#[tokio::test]
-async fn p07_framing_is_made_anew_on_each_hop() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p07_framing_is_made_anew_on_each_hop(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     // Encoded answers pass with their encoding and their length.
     let gzip: String = piped("gzip -c", b"{\"ok\":true}").into_iter().map(char::from).collect();
@@ -187,9 +197,8 @@ async fn p07_framing_is_made_anew_on_each_hop() {
     assert!(!head.contains("x-mine"));
 }
 
-#[tokio::test]
-async fn p09_p15_answers_are_not_touched() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p09_p15_answers_are_not_touched(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("m", &[]).await;
     let embed = |format: &str| json!({"model": "m", "input": "hi", "encoding_format": format});
     let base64 = post(mesh.http, "/v1/embeddings", &embed("base64")).await.json();
@@ -213,9 +222,8 @@ async fn p09_p15_answers_are_not_touched() {
     }
 }
 
-#[tokio::test]
-async fn p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let refusal = |status: &str, extra: &str| {
         let body = r#"{"error":{"message":"mine","type":"x","code":null}}"#;
@@ -244,9 +252,8 @@ async fn p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody() {
     assert_eq!(mesh.ready("m").await, 1);
 }
 
-#[tokio::test]
-async fn p24_p29_credentials_stay_here_and_errors_tell_nothing_inner() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p24_p29_credentials_stay_here_and_errors_tell_nothing_inner(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     for path in ["/v1/chat/completions", "/v1/responses", "/v1/rerank", "/tokenize"] {
         let request = http::Request::post(path)
@@ -273,9 +280,8 @@ async fn p24_p29_credentials_stay_here_and_errors_tell_nothing_inner() {
     assert!(!answer.header("x-request-id").is_empty());
 }
 
-#[tokio::test]
-async fn p25_control_routes_of_engines_cannot_be_reached() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p25_control_routes_of_engines_cannot_be_reached(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     for path in ["/sleep", "/v1/load_lora_adapter", "/collective_rpc", "/v1/../sleep", "/v1/%2e%2e/sleep", "//sleep"] {
         let (text, _) = read_to_end(&mut raw(mesh.http, &closing(&post_bytes(path, &chat("m")))).await).await;
@@ -307,7 +313,7 @@ async fn bodies_that_name_no_model_get_one_clear_error() {
     let request = http::Request::post("/v1/audio/transcriptions").header("host", "t");
     let request = request.header("content-type", "multipart/form-data; boundary=x");
     let answer = send(mesh.http, request.body(Full::new(Bytes::from("--x--"))).unwrap()).await.unwrap();
-    assert_eq!(answer.status, 415);
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (400, json!("missing_model")));
 }
 
 #[tokio::test]
@@ -334,9 +340,8 @@ async fn p35_the_list_of_models_asks_nobody() {
     mesh.nodes[0].signal("-CONT");
 }
 
-#[tokio::test]
-async fn any_inference_route_is_carried_and_metrics_count_it() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn any_inference_route_is_carried_and_metrics_count_it(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let mut body = chat("m");
     body["script"] =
@@ -352,9 +357,8 @@ async fn any_inference_route_is_carried_and_metrics_count_it() {
     .await;
 }
 
-#[tokio::test]
-async fn p03_clients_that_announce_much_and_send_little_lock_nobody_out() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p03_clients_that_announce_much_and_send_little_lock_nobody_out(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("m", &[]).await;
     let head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
     let mut slow = Vec::new();
@@ -367,9 +371,8 @@ async fn p03_clients_that_announce_much_and_send_little_lock_nobody_out() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
-#[tokio::test]
-async fn p19_client_errors_are_not_asked_for_elsewhere() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p19_client_errors_are_not_asked_for_elsewhere(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let logs = [mesh.scripted("m").await, mesh.scripted("m").await];
     for n in 1..=20 {
         let mut request = chat("m");
