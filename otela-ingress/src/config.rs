@@ -12,7 +12,7 @@ pub struct IngressConfig {
     pub handover: Option<PathBuf>,
     /// Certificate and key, to speak TLS.
     pub tls: Option<TlsFiles>,
-    /// All request bodies held at once, in bytes. More wait.
+    /// All request bodies held at once, in bytes, and at least the largest that is allowed. More wait.
     pub bodies_bytes_max: usize,
     /// Client connections at once. More wait in the operating system's queue.
     pub connections_max: usize,

@@ -21,7 +21,16 @@ use otela_node::{
     tasks::Tasks,
     telemetry::Metrics,
 };
-use std::{hash::RandomState, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    hash::RandomState,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +63,8 @@ pub struct Ingress {
     address: SocketAddr,
     closing: CancellationToken,
     app: Arc<App>,
+    /// What `App::body_room` has in all, in KiB.
+    room_kib: AtomicUsize,
     tasks: Tasks,
 }
 
@@ -89,6 +100,8 @@ impl Ingress {
         });
         let observed = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
         let closing = CancellationToken::new();
+        // Room for one body at the least.
+        let room_kib = config.bodies_bytes_max.max(config.settings.body_bytes_max).div_ceil(1024);
         let app = Arc::new(App {
             peer,
             settings: ArcSwap::from_pointee(config.settings),
@@ -100,7 +113,7 @@ impl Ingress {
             metrics: IngressMetrics::register(metrics),
             tasks: tasks.clone(),
             closing: closing.clone(),
-            body_room: Arc::new(Semaphore::new(config.bodies_bytes_max.div_ceil(1024))),
+            body_room: Arc::new(Semaphore::new(room_kib)),
             callers: RandomState::new(),
         });
         tasks.spawn(call_on_news(Arc::clone(&app)));
@@ -113,7 +126,7 @@ impl Ingress {
         if let Some(path) = &config.handover {
             handover::offer(path, listener, tasks)?;
         }
-        Ok(Self { address, closing, app, tasks: tasks.clone() })
+        Ok(Self { address, closing, app, room_kib: AtomicUsize::new(room_kib), tasks: tasks.clone() })
     }
 
     /// Takes no new clients, and finishes what runs. What still runs after `grace` is broken off: streams with an
@@ -126,9 +139,17 @@ impl Ingress {
         self.tasks.shutdown(CLOSING_WITHIN).await;
     }
 
-    /// Replaces the settings. Requests that run keep those that they began with.
+    /// Replaces the settings, and counts that. Requests that run keep those that they began with, and no connection is
+    /// closed.
     pub fn reload(&self, settings: Settings) {
+        grow(&self.app.body_room, &self.room_kib, settings.body_bytes_max.div_ceil(1024));
         self.app.settings.store(Arc::new(settings));
+        self.app.metrics.reloads.inc();
+    }
+
+    /// Counts that there were settings which could not be used.
+    pub fn reload_refused(&self) {
+        self.app.metrics.reloads_refused.inc();
     }
 
     /// Where it listens.
@@ -136,6 +157,12 @@ impl Ingress {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Makes the room for bodies, which has `size_kib` in all, large enough for one of `kib`. It never shrinks: it may be in use.
+fn grow(room: &Semaphore, size_kib: &AtomicUsize, kib: usize) {
+    let had = size_kib.fetch_max(kib, Ordering::Relaxed);
+    room.add_permits(kib.saturating_sub(had));
 }
 
 /// The listener of the ingress that was here, once this one knows its mesh: clients are not to notice the change.
@@ -201,6 +228,20 @@ async fn accept(listener: Arc<TcpListener>, routes: Routes, app: Arc<App>, conne
                 tracing::warn!(%error, "cannot accept a client");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_room_for_the_largest_body() {
+        let (room, size) = (Semaphore::new(8), AtomicUsize::new(8));
+        for (largest, all) in [(4, 8), (9, 9), (2, 9), (12, 12)] {
+            grow(&room, &size, largest);
+            assert_eq!((room.available_permits(), size.load(Ordering::Relaxed)), (all, all), "{largest}");
         }
     }
 }

@@ -78,6 +78,8 @@ pub(crate) struct IngressMetrics {
     pub(crate) hedges: Counter,
     pub(crate) ejections: Counter,
     pub(crate) error_events: Counter,
+    pub(crate) reloads: Counter,
+    pub(crate) reloads_refused: Counter,
     pub(crate) in_flight: Gauge,
     pub(crate) waiting: Gauge,
     pub(crate) ejected: Gauge,
@@ -101,6 +103,8 @@ impl IngressMetrics {
             hedges: Counter::default(),
             ejections: Counter::default(),
             error_events: Counter::default(),
+            reloads: Counter::default(),
+            reloads_refused: Counter::default(),
             in_flight: Gauge::default(),
             waiting: Gauge::default(),
             ejected: Gauge::default(),
@@ -115,6 +119,8 @@ impl IngressMetrics {
             counter("otela_ingress_hedges", "Second attempts that raced a first one", &m.hedges);
             counter("otela_ingress_ejections", "Sessions taken out of rotation for failing", &m.ejections);
             counter("otela_ingress_error_events", "Streams with an event that tells of a failure", &m.error_events);
+            counter("otela_ingress_reloads", "Settings taken over while it runs", &m.reloads);
+            counter("otela_ingress_reloads_refused", "Settings that could not be used", &m.reloads_refused);
             let mut gauge = |name: &str, help: &str, gauge: &Gauge| r.register(name, help, gauge.clone());
             gauge("otela_ingress_in_flight", "Inference requests being worked on", &m.in_flight);
             gauge("otela_ingress_waiting", "Inference requests waiting for a place", &m.waiting);
