@@ -43,7 +43,7 @@ const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
 const USUAL_LOGS: &str = "warn,otela=info,hickory_proto=error,hickory_resolver=error,quinn_udp=error";
 
 /// Runs a command.
-pub(crate) fn command(Told { cli, configuration }: Told) -> Result<ExitCode, CommandError> {
+pub(crate) fn command(Told { cli, file }: Told) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
     let usual = match cli.command {
         Command::Demo(_)
@@ -61,8 +61,8 @@ pub(crate) fn command(Told { cli, configuration }: Told) -> Result<ExitCode, Com
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     let _logs = telemetry::init(&filter, cli.log.format.into())
         .map_err(|source| CommandError::LogFilter { filter, source: source.into() })?;
-    if let Some(configuration) = &configuration {
-        tracing::info!("configuration: {}", configuration.path.display());
+    if let Some(file) = &file {
+        tracing::info!("configuration: {}", file.display());
     }
     let threads = cli.threads.unwrap_or_else(threads);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;

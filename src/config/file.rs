@@ -1,7 +1,8 @@
 //! The configuration file: what is written in it, checked as a whole and by the checks of the flags.
 
 use super::{
-    keys::{Key, Keys, Kind},
+    keys::{Key, Keys, Kind, nearest},
+    model::{self, Model, ModelKeys},
     value,
 };
 use clap::Command;
@@ -10,7 +11,7 @@ use std::{
     fmt, io,
     ops::Range,
     path::{Path, PathBuf},
-    rc::Rc,
+    sync::Arc,
 };
 use toml::{
     Spanned,
@@ -19,10 +20,6 @@ use toml::{
 
 /// No configuration file is longer.
 const BYTES_MAX: u64 = 1024 * 1024;
-/// The section with a table that is no flags: what is said of models one by one.
-const MODELS_IN: &str = "ingress";
-/// Its name there.
-const MODELS: &str = "models";
 
 /// A value as its flag would be given it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +34,7 @@ pub(super) struct Item {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
     /// The key.
-    pub(super) key: Rc<Key>,
+    pub(super) key: Arc<Key>,
     /// Its values; for a switch `true` or `false`.
     pub(super) items: Vec<Item>,
     /// The key's line.
@@ -51,8 +48,8 @@ pub(super) struct File {
     pub(super) path: PathBuf,
     /// What it says.
     pub(super) settings: Vec<Setting>,
-    /// Its table `ingress.models`, as it is.
-    pub(super) models: toml::Table,
+    /// What it says of models, one by one.
+    pub(super) models: Vec<Model>,
 }
 
 /// Something in a file that is not right.
@@ -113,13 +110,20 @@ impl File {
     /// # Errors
     /// Everything that is wrong, in the order of the text.
     pub(super) fn of_text(text: &str, path: &Path, root: &Command, keys: &Keys) -> Result<Self, Vec<Offence>> {
-        let mut reader = Reader { text, path, root, keys, settings: Vec::new(), offences: Vec::new() };
+        let ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        let mut reader =
+            Reader { ends, path, root, keys, settings: Vec::new(), models: Vec::new(), offences: Vec::new() };
         let (table, errors) = DeTable::parse_recoverable(text);
         // What cannot be read as TOML says nothing certain about keys.
-        let models = if errors.is_empty() { reader.checked(table.get_ref()) } else { reader.broken(&errors) };
-        let Reader { mut settings, mut offences, .. } = reader;
+        if errors.is_empty() {
+            reader.top(table.get_ref());
+        } else {
+            reader.broken(&errors);
+        }
+        let Reader { mut settings, mut models, mut offences, .. } = reader;
         if offences.is_empty() {
             settings.sort_by_key(|setting| setting.line);
+            models.sort_by_key(|model| model.line);
             return Ok(Self { path: path.to_owned(), settings, models });
         }
         offences.sort_by_key(|offence| offence.line);
@@ -128,31 +132,21 @@ impl File {
     }
 }
 
-/// The table of models.
-fn models(text: &str) -> Result<toml::Table, toml::de::Error> {
-    let mut top: toml::Table = toml::from_str(text)?;
-    let section = top.get_mut(MODELS_IN).and_then(|section| section.as_table_mut());
-    let models = section.and_then(|section| section.remove(MODELS));
-    Ok(match models {
-        Some(toml::Value::Table(models)) => models,
-        _ => toml::Table::new(),
-    })
-}
-
 /// Goes through a file and notes what it says and what is wrong.
 struct Reader<'a> {
-    text: &'a str,
+    /// Where its lines end.
+    ends: Vec<usize>,
     path: &'a Path,
     root: &'a Command,
     keys: &'a Keys,
     settings: Vec<Setting>,
+    models: Vec<Model>,
     offences: Vec<Offence>,
 }
 
 impl Reader<'_> {
     fn line(&self, at: usize) -> usize {
-        let before = self.text.as_bytes().iter().take(at);
-        before.filter(|byte| **byte == b'\n').count() + 1
+        self.ends.partition_point(|end| *end < at) + 1
     }
 
     fn offend(&mut self, span: Option<Range<usize>>, what: &str) {
@@ -161,19 +155,12 @@ impl Reader<'_> {
     }
 
     /// Notes where the text is no TOML. Further errors of a line mostly follow from its first.
-    fn broken(&mut self, errors: &[toml::de::Error]) -> toml::Table {
+    fn broken(&mut self, errors: &[toml::de::Error]) {
         for error in errors {
             self.offend(error.span(), &format!("not TOML: {}", error.message()));
         }
         self.offences.sort_by_key(|offence| offence.line);
         self.offences.dedup_by_key(|offence| offence.line);
-        toml::Table::new()
-    }
-
-    /// Goes through all of it, and hands out the table of models.
-    fn checked(&mut self, table: &DeTable<'_>) -> toml::Table {
-        self.top(table);
-        models(self.text).unwrap_or_else(|error| self.broken(&[error]))
     }
 
     fn top(&mut self, table: &DeTable<'_>) {
@@ -196,7 +183,7 @@ impl Reader<'_> {
 
     fn section(&mut self, section: &str, table: &DeTable<'_>) {
         for (name, value) in table {
-            if section == MODELS_IN && name.get_ref() == MODELS {
+            if section == model::IN && name.get_ref() == model::NAME {
                 self.models(name.span(), value);
             } else {
                 self.key(Some(section), name, value);
@@ -204,52 +191,82 @@ impl Reader<'_> {
         }
     }
 
-    /// Nothing can be said of a model yet.
     fn models(&mut self, at: Range<usize>, models: &Spanned<DeValue<'_>>) {
         let DeValue::Table(models) = models.get_ref() else {
-            let what = format!("[{MODELS_IN}] {MODELS} has a table for each model: [{MODELS_IN}.{MODELS}.\"ID\"]");
+            let what = format!("[{0}] {1} has a table for each model: [{0}.{1}.\"ID\"]", model::IN, model::NAME);
             return self.offend(Some(at), &what);
         };
+        let keys = ModelKeys::new();
         for (id, model) in models {
             match model.get_ref() {
-                DeValue::Table(said) => {
-                    for (name, _) in said {
-                        let what = format!(
-                            "[{MODELS_IN}.{MODELS}.{:?}] {} is not known: nothing can be said of a model yet",
-                            id.get_ref(),
-                            name.get_ref()
-                        );
-                        self.offend(Some(name.span()), &what);
-                    }
-                }
+                DeValue::Table(said) => self.model(&keys, id, said),
                 _ => {
-                    let what = format!("{:?} needs a table: [{MODELS_IN}.{MODELS}.{:?}]", id.get_ref(), id.get_ref());
+                    let what = format!("{:?} needs a table: [{}]", id.get_ref(), ModelKeys::table(id.get_ref()));
                     self.offend(Some(id.span()), &what);
                 }
             }
         }
     }
 
-    fn key(&mut self, section: Option<&str>, name: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>) {
-        let Some(key) = self.keys.find(section, name.get_ref()).cloned() else {
-            let place = section.map_or_else(String::new, |section| format!("[{section}] "));
-            let near = self.keys.nearest_key(section, name.get_ref());
-            let near = near.map_or_else(String::new, ToString::to_string);
-            let what = format!("{place}{} is not known; the nearest that is: {near}", name.get_ref());
-            return self.offend(Some(name.span()), &what);
-        };
-        match items(&key, value) {
-            Err(what) => self.offend(Some(value.span()), &format!("{key} {what}")),
-            Ok(items) => {
-                for item in items.iter().filter(|_| key.kind != Kind::Switch) {
-                    if let Err(why) = value::check(self.root, self.keys.command_with(&key), &key, &item.text) {
-                        self.offend(Some(item.at..item.at), &format!("{key} cannot be {:?}: {why}", item.text));
-                    }
+    fn model(&mut self, keys: &ModelKeys, id: &Spanned<DeString<'_>>, said: &DeTable<'_>) {
+        let known = keys.of(id.get_ref());
+        let table = ModelKeys::table(id.get_ref());
+        let mut settings = Vec::new();
+        for (name, value) in said {
+            match known.iter().find(|key| key.name == **name.get_ref()) {
+                Some(key) => settings.extend(self.setting(key, name, value, |text| keys.check(key, text))),
+                None if value.get_ref().is_table() => {
+                    let what = format!("[{table}] {} is a table: quote a model's id that has a dot", name.get_ref());
+                    self.offend(Some(name.span()), &what);
                 }
-                let line = self.line(name.span().start);
-                self.settings.push(Setting { key, items, line });
+                None => {
+                    let near = nearest(known.iter().chain(self.keys.iter()), Some(&table), name.get_ref()).cloned();
+                    self.unknown(Some(&table), name, near.as_deref());
+                }
             }
         }
+        settings.sort_by_key(|setting| setting.line);
+        self.models.push(Model { id: id.get_ref().clone().into_owned(), line: self.line(id.span().start), settings });
+    }
+
+    fn key(&mut self, section: Option<&str>, name: &Spanned<DeString<'_>>, value: &Spanned<DeValue<'_>>) {
+        let Some(key) = self.keys.find(section, name.get_ref()).cloned() else {
+            let near = nearest(self.keys.iter(), section, name.get_ref()).cloned();
+            return self.unknown(section, name, near.as_deref());
+        };
+        let (root, path) = (self.root, self.keys.command_with(&key));
+        let setting = self.setting(&key, name, value, |text| value::check(root, path, &key, text));
+        self.settings.extend(setting);
+    }
+
+    fn unknown(&mut self, section: Option<&str>, name: &Spanned<DeString<'_>>, near: Option<&Key>) {
+        let place = section.map_or_else(String::new, |section| format!("[{section}] "));
+        let near = near.map_or_else(String::new, ToString::to_string);
+        let what = format!("{place}{} is not known; the nearest that is: {near}", name.get_ref());
+        self.offend(Some(name.span()), &what);
+    }
+
+    /// What is said of a key, if that has the right form; `check` judges its values.
+    fn setting(
+        &mut self,
+        key: &Arc<Key>,
+        name: &Spanned<DeString<'_>>,
+        value: &Spanned<DeValue<'_>>,
+        check: impl Fn(&str) -> Result<(), String>,
+    ) -> Option<Setting> {
+        let items = match items(key, value) {
+            Ok(items) => items,
+            Err(what) => {
+                self.offend(Some(value.span()), &format!("{key} {what}"));
+                return None;
+            }
+        };
+        for item in items.iter().filter(|_| key.kind != Kind::Switch) {
+            if let Err(why) = check(&item.text) {
+                self.offend(Some(item.at..item.at), &format!("{key} cannot be {:?}: {why}", item.text));
+            }
+        }
+        Some(Setting { key: Arc::clone(key), items, line: self.line(name.span().start) })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keys of the configuration file. Nobody lists them: each is a flag, and is called after the flag's variable.
 
 use clap::{Arg, ArgAction, Command};
-use std::{any::TypeId, fmt, rc::Rc};
+use std::{any::TypeId, fmt, sync::Arc};
 
 /// What every variable of a key begins with.
 const PREFIX: &str = "OTELA_";
@@ -40,7 +40,7 @@ pub(super) struct Key {
 
 impl Key {
     /// The key of a flag, if it has one.
-    fn of(flag: &Arg) -> Option<Self> {
+    pub(super) fn of(flag: &Arg) -> Option<Self> {
         let variable = flag.get_env()?.to_str()?.to_owned();
         let (section, name) = place(&variable)?;
         let kind = match flag.get_action() {
@@ -97,7 +97,7 @@ pub(super) type Path = [String];
 /// The keys of all commands.
 #[derive(Debug)]
 pub(super) struct Keys {
-    keys: Vec<(Rc<Key>, Vec<Vec<String>>)>,
+    keys: Vec<(Arc<Key>, Vec<Vec<String>>)>,
 }
 
 impl Keys {
@@ -127,17 +127,17 @@ impl Keys {
         let Some(key) = Key::of(flag) else { return };
         match self.keys.iter_mut().find(|(known, _)| known.variable == key.variable) {
             Some((_, commands)) => commands.push(path.to_owned()),
-            None => self.keys.push((Rc::new(key), vec![path.to_owned()])),
+            None => self.keys.push((Arc::new(key), vec![path.to_owned()])),
         }
     }
 
     /// All of them, in the order of the flags.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Rc<Key>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys.iter().map(|(key, _)| key)
     }
 
     /// The keys that a command has.
-    pub(super) fn of_command(&self, path: &Path) -> impl Iterator<Item = &Rc<Key>> {
+    pub(super) fn of_command(&self, path: &Path) -> impl Iterator<Item = &Arc<Key>> {
         self.keys.iter().filter(move |(_, commands)| commands.iter().any(|of| of == path)).map(|(key, _)| key)
     }
 
@@ -148,7 +148,7 @@ impl Keys {
     }
 
     /// The key of this name.
-    pub(super) fn find(&self, section: Option<&str>, name: &str) -> Option<&Rc<Key>> {
+    pub(super) fn find(&self, section: Option<&str>, name: &str) -> Option<&Arc<Key>> {
         self.iter().find(|key| key.section.as_deref() == section && key.name == name)
     }
 
@@ -157,20 +157,24 @@ impl Keys {
         self.iter().any(|key| key.section.as_deref() == Some(section))
     }
 
-    /// The known key that is most like an unknown one. Flags' names are known as well, and a key of the same section is
-    /// meant rather than one of another.
-    pub(super) fn nearest_key(&self, section: Option<&str>, name: &str) -> Option<&Rc<Key>> {
-        let likeness = |key: &Key| {
-            let named = strsim::jaro_winkler(name, &key.name).max(strsim::jaro_winkler(name, &key.long));
-            if key.section.as_deref() == section { named } else { named * 0.9 }
-        };
-        most(self.iter(), |key| likeness(key))
-    }
-
     /// The known section that is most like an unknown one.
     pub(super) fn nearest_section(&self, section: &str) -> Option<&str> {
         most(self.iter().filter_map(|key| key.section.as_deref()), |known| strsim::jaro_winkler(section, known))
     }
+}
+
+/// The key that is most like an unknown one. Flags' names are known as well, and a key of the same section is meant rather
+/// than one of another.
+pub(super) fn nearest<'a>(
+    keys: impl Iterator<Item = &'a Arc<Key>>,
+    section: Option<&str>,
+    name: &str,
+) -> Option<&'a Arc<Key>> {
+    let likeness = |key: &Key| {
+        let named = strsim::jaro_winkler(name, &key.name).max(strsim::jaro_winkler(name, &key.long));
+        if key.section.as_deref() == section { named } else { named * 0.9 }
+    };
+    most(keys, |key| likeness(key))
 }
 
 fn most<T: Copy>(all: impl Iterator<Item = T>, likeness: impl Fn(T) -> f64) -> Option<T> {
@@ -256,7 +260,7 @@ mod tests {
     #[test]
     fn what_was_meant_is_found() {
         let keys = Keys::of(&Cli::command());
-        let near = |section, name| keys.nearest_key(section, name).unwrap().to_string();
+        let near = |section, name| nearest(keys.iter(), section, name).unwrap().to_string();
         assert_eq!(near(Some("ingress"), "lisen"), "[ingress] listen");
         assert_eq!(near(Some("ingress"), "body-mib-max"), "[ingress] body_mib_max");
         assert_eq!(near(Some("peer"), "peer-listen"), "[peer] listen");

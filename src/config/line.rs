@@ -44,12 +44,7 @@ impl<'a> Line<'a> {
     /// Clap's, where a text such as help is asked for.
     pub(super) fn read(root: &'a Command, argv: &'a [OsString]) -> Result<Self, clap::Error> {
         let matches = root.clone().ignore_errors(true).try_get_matches_from(argv)?;
-        let mut path = Vec::new();
-        let mut inner = &matches;
-        while let Some((name, matches)) = inner.subcommand() {
-            path.push(name.to_owned());
-            inner = matches;
-        }
+        let path = called(&matches);
         let at = words_begin(root, argv, &path);
         Ok(Self { root, argv, matches, path, at })
     }
@@ -149,6 +144,12 @@ impl<'a> Line<'a> {
     fn key<'k>(&self, keys: &'k Keys, flag: &str) -> Option<&'k Key> {
         keys.of_command(&self.path).find(|key| key.long == long(flag)).map(|key| &**key)
     }
+}
+
+/// The command that is called.
+fn called(matches: &ArgMatches) -> Vec<String> {
+    let inner = std::iter::successors(matches.subcommand(), |(_, matches)| matches.subcommand());
+    inner.map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The matches of the command that is called.

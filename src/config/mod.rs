@@ -9,8 +9,10 @@ mod check;
 mod file;
 mod keys;
 mod line;
+mod model;
 mod show;
 mod value;
+mod values;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +20,7 @@ mod tests;
 pub(crate) use file::FileError;
 
 use crate::{
-    cli::{Cli, ConfigArgs, ConfigCommand},
+    cli::{self, Cli, ConfigArgs, ConfigCommand},
     exit::CommandError,
 };
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -39,17 +41,8 @@ const LOOKS_ITSELF: &str = "config";
 pub(crate) struct Told {
     /// The command and its flags, complete.
     pub(crate) cli: Cli,
-    /// What the file says besides, if there is one.
-    pub(crate) configuration: Option<Configuration>,
-}
-
-/// What a configuration file says that is no flag.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Configuration {
-    /// Where it is.
-    pub(crate) path: PathBuf,
-    /// What it says of models, one by one: its table `ingress.models`, not looked into. Empty, if there is none.
-    pub(crate) models: toml::Table,
+    /// The file that was read, if there is one.
+    pub(crate) file: Option<PathBuf>,
 }
 
 /// Why a command is not run.
@@ -71,9 +64,14 @@ pub(crate) enum ParseError {
 pub(crate) fn parse(argv: &[OsString]) -> Result<Told, ParseError> {
     let root = Cli::command();
     let (matches, file) = complete(&root, argv)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut root.clone()))?;
-    let configuration = file.map(|file| Configuration { path: file.path, models: file.models });
-    Ok(Told { cli, configuration })
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut root.clone()))?;
+    let Some(file) = file else { return Ok(Told { cli, file: None }) };
+    if let cli::Command::Ingress(ingress) = &mut cli.command {
+        for model in &file.models {
+            ingress.add_model(&model.id, model.flags())?;
+        }
+    }
+    Ok(Told { cli, file: Some(file.path) })
 }
 
 /// Completes a command line of any command from the file that it names.

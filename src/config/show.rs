@@ -4,19 +4,20 @@ use super::{
     ParseError,
     check::PEERS,
     file::File,
-    keys::{Key, Keys, Kind},
+    keys::{Key, Keys},
     line::{Given, Line, innermost},
+    model::{self, Model, ModelKeys},
+    values::Held,
 };
 use crate::{cli::Cli, exit::CommandError, look::put};
-use clap::{ArgMatches, Command, CommandFactory};
+use clap::{Command, CommandFactory};
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     fmt::{self, Write as _},
     path::Path,
     process::ExitCode,
-    rc::Rc,
+    sync::Arc,
 };
-use toml::Value;
 
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,19 +39,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The value of a key.
-#[derive(Debug, Clone, PartialEq)]
-enum Held {
-    Nothing,
-    Value(Value),
-    /// It is not UTF-8, and a file is.
-    NotText,
-}
-
 /// A key and its value.
 #[derive(Debug, Clone, PartialEq)]
 struct Shown {
-    key: Rc<Key>,
+    key: Arc<Key>,
     held: Held,
     origin: Origin,
 }
@@ -72,17 +64,17 @@ pub(super) fn show(line: &[OsString], config: Option<&Path>) -> Result<ExitCode,
 pub(super) fn text(root: &Command, line: &[OsString], config: Option<&Path>) -> Result<String, ParseError> {
     let keys = Keys::of(root);
     let mut all: Vec<Shown> = Vec::new();
-    let mut models = toml::Table::new();
+    let mut file = None;
     let lines = if line.is_empty() { PEERS.map(|name| vec![name.into()]).to_vec() } else { vec![line.to_vec()] };
     for words in &lines {
-        let (shown, file) = of_command(root, &keys, words, config)?;
+        let (shown, of) = of_command(root, &keys, words, config)?;
         let is_new = |shown: &Shown| !all.iter().any(|known| known.key == shown.key);
         let new: Vec<_> = shown.into_iter().filter(is_new).collect();
         all.extend(new);
-        models = file.map_or(models, |file| file.models);
+        file = of;
     }
     let of = if line.is_empty() { PEERS.join(", ") } else { line[0].to_string_lossy().into_owned() };
-    Ok(rendered(&of, &all, &models))
+    Ok(rendered(&of, &all, file.as_ref()))
 }
 
 fn of_command(
@@ -112,29 +104,9 @@ fn of_command(
             (None, Some(setting), Some(file)) => Origin::File { path: comment(&file.path), line: setting.line },
             (None, ..) => Origin::Default,
         };
-        Shown { key: Rc::clone(key), held: held(key, matches), origin }
+        Shown { key: Arc::clone(key), held: Held::of(key, matches), origin }
     });
     Ok((shown.collect(), file))
-}
-
-fn held(key: &Key, matches: &ArgMatches) -> Held {
-    let raw = matches.get_raw(&key.id).into_iter().flatten();
-    let texts: Option<Vec<&str>> = raw.map(OsStr::to_str).collect();
-    match (key.kind, texts.as_deref()) {
-        (Kind::Switch, _) => Held::Value(Value::Boolean(matches.get_flag(&key.id))),
-        (Kind::One, Some([])) => Held::Nothing,
-        (Kind::One, Some([text, ..])) => Held::Value(value(key, text)),
-        (Kind::Many(_), Some(texts)) => Held::Value(Value::Array(texts.iter().map(|text| value(key, text)).collect())),
-        (_, None) => Held::NotText,
-    }
-}
-
-/// A number stays one, if it is written as TOML would.
-fn value(key: &Key, text: &str) -> Value {
-    match text.parse::<i64>() {
-        Ok(number) if key.is_number => Value::Integer(number),
-        _ => Value::String(text.to_owned()),
-    }
 }
 
 /// A path that does not end its comment.
@@ -142,7 +114,7 @@ fn comment(path: &Path) -> String {
     path.to_string_lossy().replace(char::is_control, "?")
 }
 
-fn rendered(of: &str, all: &[Shown], models: &toml::Table) -> String {
+fn rendered(of: &str, all: &[Shown], file: Option<&File>) -> String {
     let mut out = format!("# The values of {of}, and where each comes from.\n");
     let mut sections: Vec<Option<&str>> = vec![None];
     for shown in all {
@@ -162,11 +134,19 @@ fn rendered(of: &str, all: &[Shown], models: &toml::Table) -> String {
                 Held::NotText => writeln!(out, "# {} is not UTF-8 and cannot be in a file # {origin}", key.name),
             };
         }
-        if section == Some("ingress") && !models.is_empty() {
-            let table = toml::Table::from_iter([("models".to_owned(), Value::Table(models.clone()))]);
-            let table = toml::Table::from_iter([("ingress".to_owned(), Value::Table(table))]);
-            let _ = write!(out, "\n{table}");
+        if let (Some(model::IN), Some(file)) = (section, file) {
+            file.models.iter().for_each(|model| put_model(&mut out, model, &comment(&file.path)));
         }
     }
     out
+}
+
+/// What is not said of a model is as for every model, and is not repeated.
+fn put_model(out: &mut String, model: &Model, path: &str) {
+    let _ = writeln!(out, "\n[{}]", ModelKeys::table(&model.id));
+    for setting in &model.settings {
+        if let Held::Value(value) = Held::said(setting) {
+            let _ = writeln!(out, "{} = {value} # {path}:{}", setting.key.name, setting.line);
+        }
+    }
 }

@@ -7,7 +7,8 @@ use super::{
 };
 use crate::cli::{Cli, Command as Run};
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
-use std::{ffi::OsString, path::Path};
+use otela_ingress::{ModelSettings, Policy, Settings};
+use std::{ffi::OsString, path::Path, time::Duration};
 use tempfile::TempDir;
 
 /// A directory with the file `otela.toml`.
@@ -269,18 +270,68 @@ fn a_file_is_read_anew_each_time() {
     assert_eq!(drain().unwrap(), 30);
 }
 
+/// What the settings of an ingress are with a file.
+fn settings(line: &str, text: &str) -> Settings {
+    let dir = dir(text);
+    match parse(&words(line, &dir)).unwrap().cli.command {
+        Run::Ingress(args) => args.config().unwrap().settings,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn models_have_tables_of_their_own() {
-    let dir = dir("[ingress.models.'Qwen/Qwen3-8B']\n[ingress.models.m]");
-    let told = parse(&words("otela ingress --config FILE", &dir)).unwrap().configuration.unwrap();
-    assert_eq!(told.models.keys().collect::<Vec<_>>(), ["Qwen/Qwen3-8B", "m"]);
-    assert_eq!(told.path, dir.path().join("otela.toml"));
-    assert!(parse(&words("otela ingress", &dir)).unwrap().configuration.is_none());
-    assert!(
-        offences("[ingress.models.m]\nalias = 'x'")[0].starts_with("F:2: [ingress.models.\"m\"] alias is not known")
-    );
-    assert!(offences("[ingress.models]\nm = 3")[0].starts_with("F:2: \"m\" needs a table"));
-    assert!(offences("[ingress]\nmodels = 'm'")[0].contains("a table for each model"));
+    let text = "[ingress]\nretries_max = 7\nno_resume = true\nanswer_within = '9s'\n[ingress.models.'Qwen/Qwen3-8B']\n\
+                policy = 'affinity'\nretries_max = 0x1\nanswer_within = 'never'\nstall_within = '2s'\nhedge_after = '3s'\n\
+                in_flight_max = 4\nqueue_max = '5'\nqueue_within = '6s'\nresume = true\n[ingress.models]\nm = {resume = false}\ne = {}";
+    let settings = settings("otela ingress --config FILE --answer-within 8s", text);
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let expected = ModelSettings {
+        policy: Policy::Affinity,
+        retries_max: 1,
+        answer_within: None,
+        stall_within: seconds(2),
+        hedge_after: seconds(3),
+        in_flight_max: 4,
+        queue_max: 5,
+        queue_within: Duration::from_secs(6),
+        resume: true,
+    };
+    assert_eq!(settings.of("Qwen/Qwen3-8B"), &expected);
+    let usual = settings.of("another");
+    assert_eq!((usual.retries_max, usual.answer_within, usual.resume), (7, seconds(8), false));
+    assert_eq!((settings.of("m"), settings.of("e"), settings.models.len()), (usual, usual, 3));
+}
+
+#[test]
+fn the_keys_of_models_are_checked_like_others() {
+    let text = "[ingress.models.'a/b']\nalias = 'x'\npolice = 'p2c'\npolicy = 'clever'\nanswer_within = 0\nin_flight_max = 0\n\
+                queue_max = -1\nqueue_within = ['1s']\nresume = 'on'\nno_resume = true\nlisten = '127.0.0.1:0'\n\
+                [ingress.models.Qwen3-1.7B]\npolicy = 'p2c'\n[ingress.models.h]\npolicy = 'help'\n[ingress]\npolicy = 'help'";
+    let said = offences(text);
+    let expected = [
+        "F:2: [ingress.models.\"a/b\"] alias is not known; the nearest that is: [ingress",
+        "F:3: [ingress.models.\"a/b\"] police is not known; the nearest that is: [ingress.models.\"a/b\"] policy",
+        "F:4: [ingress.models.\"a/b\"] policy cannot be \"clever\": ",
+        "F:5: [ingress.models.\"a/b\"] answer_within cannot be \"0\": 0 would end everything at once",
+        "F:6: [ingress.models.\"a/b\"] in_flight_max cannot be \"0\": 0 is not in 1..",
+        "F:7: [ingress.models.\"a/b\"] queue_max cannot be \"-1\": ",
+        "F:8: [ingress.models.\"a/b\"] queue_within has one value, not a list",
+        "F:9: [ingress.models.\"a/b\"] resume is true or false, without quotation marks",
+        "F:10: [ingress.models.\"a/b\"] no_resume is not known; the nearest that is: [ingress.models.\"a/b\"] resume",
+        "F:11: [ingress.models.\"a/b\"] listen is not known; the nearest that is: [ingress] listen",
+        "F:12: [ingress.models.\"Qwen3-1\"] 7B is a table: quote a model's id that has a dot",
+        "F:15: [ingress.models.\"h\"] policy cannot be \"help\": it is for the command line",
+        "F:17: [ingress] policy cannot be \"help\": it is for the command line",
+    ];
+    assert_eq!(said.len(), expected.len(), "{said:#?}");
+    for (said, expected) in said.iter().zip(expected) {
+        assert!(said.starts_with(expected), "{said}\n{expected}");
+    }
+    assert!(offences("[ingress.models]\nm = 3")[0].starts_with("F:2: \"m\" needs a table: [ingress.models.\"m\"]"));
+    assert!(offences("[ingress]\nmodels = 'm'")[0].contains("a table for each model: [ingress.models.\"ID\"]"));
+    // A table is told of as it has to be written.
+    assert!(offences("[ingress.models.'\"']\nx = 1")[0].starts_with("F:2: [ingress.models.'\"'] x"));
 }
 
 fn shown(line: &str, text: &str) -> String {
@@ -310,6 +361,10 @@ fn what_is_shown_says_where_it_comes_from() {
         assert!(all.lines().any(|shown| shown == line), "{line}\n{all}");
     }
     assert!(!all.contains("[start]"), "{all}");
+    let models = shown("ingress", "[ingress.models.m]\nresume = true\n\nretries_max = 1");
+    let table = "[ingress.models.\"m\"]\nresume = true # DIR/otela.toml:2\nretries_max = 1 # DIR/otela.toml:4\n";
+    assert!(models.ends_with(table), "{models}");
+    assert!(!shown("relay", "[ingress.models.m]\nresume = true").contains("models"));
     assert!(shown("", text).contains("[start]") && shown("", text).contains("[relay]"));
     // Shown though a peer is missing.
     assert!(shown("probe", text).contains("mesh = \"filed\""));
@@ -319,7 +374,8 @@ fn what_is_shown_says_where_it_comes_from() {
 fn what_is_shown_is_a_file_that_says_the_same() {
     let text = "threads = 2\n[log]\nfilter = 'info,otela=debug'\n[peer]\nbootstrap = ['a:1', 'b:2']\nmesh = 'filed'\n\
                 site = \"a 'b' \\\"c\\\" \\\\ # d\\n\"\nannounce = '!hsn0'\n[ingress]\nopen = true\nretries_max = 5\n\
-                [ingress.models.'a/b c']\n[ingress.models.d]\n[start]\nlabels = ['a=b', 'c=d']\nlinger = '3s'\n[relay]\n\
+                [ingress.models.'a/b c']\npolicy = 'p2c'\nqueue_max = 0x10\nresume = false\n[ingress.models.d]\n\
+                [ingress.models.\"\\\"'\\u001b\\n\"]\nhedge_after = '3s'\n[start]\nlabels = ['a=b', 'c=d']\nlinger = '3s'\n[relay]\n\
                 circuit_bytes_max = 7";
     for line in ["", "start", "ingress", "relay", "start --site 7 --peer-listen 127.0.0.1:0"] {
         let first = shown(line, text);
@@ -327,7 +383,7 @@ fn what_is_shown_is_a_file_that_says_the_same() {
         let table = |text: &str| toml::from_str::<toml::Table>(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(table(&first), table(&again), "{line}\n{first}\n{again}");
     }
-    assert_eq!(shown("", text).matches("[ingress.models.").count(), 2);
+    assert_eq!(shown("", text).matches("[ingress.models.").count(), 3);
     assert!(offences(&shown("", text)).is_empty());
 }
 

@@ -1,6 +1,10 @@
 //! A single value: its text, and what its flag thinks of it.
 
-use super::keys::{Key, Path};
+use super::{
+    keys::{Key, Path},
+    line::innermost,
+};
+use crate::cli::PolicyArg;
 use clap::{
     Arg, Command,
     builder::Resettable,
@@ -35,7 +39,10 @@ pub(super) fn check(root: &Command, path: &Path, key: &Key, text: &str) -> Resul
     let line = words.chain([format!("--{}={text}", key.long)]);
     match deaf(root.clone()).try_get_matches_from(line) {
         Err(error) => why(&error).map_or(Ok(()), Err),
-        Ok(_) => Ok(()),
+        Ok(matches) => match innermost(&matches).try_get_one(&key.id) {
+            Ok(Some(PolicyArg::Help)) => Err(format!("it is for the command line: --{} help explains them", key.long)),
+            _ => Ok(()),
+        },
     }
 }
 
