@@ -4,7 +4,7 @@
 use crate::{
     cli::DemoArgs,
     exit::{self, CommandError},
-    run::drain_on_signal,
+    signals::drain_on_signal,
 };
 use futures::future::select_all;
 use multiaddr::Multiaddr;

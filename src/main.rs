@@ -8,8 +8,10 @@ mod exit;
 mod files;
 mod look;
 mod probe;
+mod reload;
 mod run;
 mod sign;
+mod signals;
 
 use config::ParseError;
 use otela_node::engine::guard;
@@ -24,7 +26,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let outcome = match config::parse(&argv) {
-        Ok(told) => run::command(told),
+        Ok(told) => run::command(told, argv),
         Err(ParseError::CommandLine(error)) => return exit::usage(&error),
         Err(ParseError::File(error)) => Err(error.into()),
     };

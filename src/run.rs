@@ -5,7 +5,10 @@ use crate::{
     config::{self, Told},
     demo, doctor,
     exit::{self, CommandError},
-    files, look, probe, sign,
+    files, look, probe,
+    reload::Reloads,
+    sign,
+    signals::{Hangups, drain_on_signal, drain_on_stop},
 };
 use otela_ingress::Ingress;
 use otela_node::{
@@ -16,18 +19,8 @@ use otela_node::{
 };
 use otela_proto::payload::Role;
 use otela_sched::engine::{EngineError, Outcome};
-use std::{
-    io,
-    net::SocketAddr,
-    process::ExitCode,
-    sync::Arc,
-    time::{Duration, Instant},
-};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, sync::mpsc};
 
 /// Where nodes and ingresses listen for peers unless told otherwise.
 pub(crate) const ANY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"];
@@ -36,14 +29,11 @@ pub(crate) const RELAY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/7411", "/ip4/0.0.0.0
 /// What is left after everything else has ended has this long.
 const SHUTDOWN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Signals closer together than this are one.
-const SAME_STOP_WITHIN: Duration = Duration::from_millis(500);
-
 /// What others can make libraries warn of, packet by packet, is counted and told otherwise.
 const USUAL_LOGS: &str = "warn,otela=info,hickory_proto=error,hickory_resolver=error,quinn_udp=error";
 
-/// Runs a command.
-pub(crate) fn command(Told { cli, file }: Told) -> Result<ExitCode, CommandError> {
+/// Runs a command, which `argv` has told.
+pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
     let usual = match cli.command {
         Command::Demo(_)
@@ -69,7 +59,7 @@ pub(crate) fn command(Told { cli, file }: Told) -> Result<ExitCode, CommandError
     let code = runtime.block_on(async {
         match cli.command {
             Command::Start(args) => start(*args).await,
-            Command::Ingress(args) => ingress(*args).await,
+            Command::Ingress(args) => ingress(*args, Reloads::new(argv, file.is_some(), values)).await,
             Command::Relay(args) => relay(*args).await,
             Command::Engine(args) => engine(*args).await,
             Command::Demo(args) => demo::run(args).await,
@@ -100,18 +90,20 @@ async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
     let provider = args.provider.settings(&config, &agent.labels)?;
     let config = PeerConfig { provider, ..config };
     let (peer, requests) = join(config, &tasks, &metrics).await?;
-    observed(&peer, http, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
+    observed(&peer, http, &tasks, &metrics).await?;
     let outcome = agent::run(agent, peer.clone(), requests, &tasks, &metrics).await;
     tasks.shutdown(Duration::ZERO).await;
     unless_superseded(&peer, exit::outcome(&outcome))
 }
 
-async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
+async fn ingress(args: IngressArgs, reloads: Reloads) -> Result<ExitCode, CommandError> {
     if let Some(about) = args.policy_help() {
         println!("{about}");
         return Ok(ExitCode::SUCCESS);
     }
+    // Before all that takes time: until then the signal would end it.
+    let hangups = Hangups::new()?;
     files::raise_limit();
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     // Clients' connections end before the peer that carries their requests.
@@ -121,15 +113,16 @@ async fn ingress(args: IngressArgs) -> Result<ExitCode, CommandError> {
     let scheme = if http.tls.is_some() { "https" } else { "http" };
     let (peer, _) = join(config, &tasks, &metrics).await?;
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
+    drain_on_stop(&tasks)?;
     tracing::info!("OpenAI base URL: {scheme}://{}/v1", ingress.address());
     if !ingress.address().ip().is_loopback() {
         tracing::warn!(address = %ingress.address(), "open to whoever reaches it: there are no keys yet");
     }
-    drain_on_signal(&tasks)?;
     tokio::select! {
         () = tasks.draining() => {}
         // Another ingress has taken over.
         () = clients.draining() => {}
+        () = reloads.follow(hangups, &ingress) => {}
     }
     ingress.stop(drain).await;
     leave(&peer, &tasks).await;
@@ -142,11 +135,11 @@ async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
     let (http, limits) = (args.http, args.limits());
     let config = PeerConfig { relay: limits, ..args.peer.config(vec![Role::Relay], &RELAY_PORT)? };
     let (peer, _) = join(config, &tasks, &metrics).await?;
+    drain_on_signal(&tasks)?;
     observed(&peer, http, &tasks, &metrics).await?;
     for address in peer.addresses() {
         tracing::info!("others join with --bootstrap {address}");
     }
-    drain_on_signal(&tasks)?;
     tasks.draining().await;
     leave(&peer, &tasks).await;
     unless_superseded(&peer, ExitCode::SUCCESS)
@@ -211,30 +204,4 @@ fn unless_superseded(peer: &Peer, code: ExitCode) -> Result<ExitCode, CommandErr
 async fn leave(peer: &Peer, tasks: &Tasks) {
     peer.leave(SHUTDOWN_WITHIN).await;
     tasks.shutdown(Duration::ZERO).await;
-}
-
-/// Asks for a clean end on SIGTERM and SIGINT; a second one ends everything at once.
-pub(crate) fn drain_on_signal(tasks: &Tasks) -> io::Result<()> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let stopping = tasks.clone();
-    tasks.spawn(async move {
-        let mut next = async || {
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            }
-        };
-        let first = next().await;
-        tracing::info!("{first}: stopping in good order; once more to stop at once");
-        stopping.drain();
-        // One stop may arrive twice: by the process and by its group.
-        let began = Instant::now();
-        let mut second = next().await;
-        while began.elapsed() < SAME_STOP_WITHIN {
-            second = next().await;
-        }
-        tracing::warn!("{second}: stopping at once");
-        stopping.stop();
-    });
-    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Flags of `otela ingress`.
 
 use super::{ModelArgs, PeerArgs, egress::ViaArgs};
-use clap::builder::BoolishValueParser;
+use clap::{Args, Command, builder::BoolishValueParser};
 use otela_ingress::{IngressConfig, Origin, Settings, TlsFiles};
 use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -72,6 +72,12 @@ struct LiveArgs {
         value_parser = BoolishValueParser::new()
     )]
     policy_by_request: bool,
+}
+
+/// The flags whose values a running ingress takes over when it rereads its file, by clap's names.
+pub(crate) fn live_flags() -> Vec<String> {
+    let flags = ModelArgs::augment_args(LiveArgs::augment_args(Command::new("live")));
+    flags.get_arguments().map(|flag| flag.get_id().to_string()).collect()
 }
 
 fn keep_alive(text: &str) -> Result<Duration, String> {

@@ -19,7 +19,7 @@ pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use doctor::{As, DoctorArgs};
 pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
-pub(crate) use ingress::{IngressArgs, NotOpen};
+pub(crate) use ingress::{IngressArgs, NotOpen, live_flags};
 pub(crate) use look::{ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use model::{ModelArgs, PolicyArg, model_flags};
 pub(crate) use peer::PeerArgs;

@@ -147,7 +147,7 @@ impl<'a> Line<'a> {
 }
 
 /// The command that is called.
-fn called(matches: &ArgMatches) -> Vec<String> {
+pub(super) fn called(matches: &ArgMatches) -> Vec<String> {
     let inner = std::iter::successors(matches.subcommand(), |(_, matches)| matches.subcommand());
     inner.map(|(name, _)| name.to_owned()).collect()
 }

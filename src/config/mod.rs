@@ -18,6 +18,7 @@ mod values;
 mod tests;
 
 pub(crate) use file::FileError;
+pub(crate) use values::{Changes, Values};
 
 use crate::{
     cli::{self, Cli, ConfigArgs, ConfigCommand},
@@ -26,7 +27,8 @@ use crate::{
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use file::File;
 use keys::Keys;
-use line::Line;
+use line::{Line, called, innermost};
+use otela_node::telemetry::chain;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
@@ -43,9 +45,11 @@ pub(crate) struct Told {
     pub(crate) cli: Cli,
     /// The file that was read, if there is one.
     pub(crate) file: Option<PathBuf>,
+    /// The same key by key, to be compared with what it says later. None without a file.
+    pub(crate) values: Values,
 }
 
-/// Why a command is not run.
+/// Why a command is not run, or a file not taken over.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ParseError {
     /// The command line is wrong, or asks for a text such as help.
@@ -54,6 +58,21 @@ pub(crate) enum ParseError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+impl ParseError {
+    /// What is wrong, on one line.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::File(error) => chain(error).replace('\n', " "),
+            Self::CommandLine(error) => {
+                let text = error.render().to_string();
+                // What follows tells how to use the command.
+                let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+                first.split_whitespace().collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
 }
 
 /// Reads a command line, given from the name of the program on, and the file that it or the environment names. Nothing is
@@ -65,13 +84,14 @@ pub(crate) fn parse(argv: &[OsString]) -> Result<Told, ParseError> {
     let root = Cli::command();
     let (matches, file) = complete(&root, argv)?;
     let mut cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut root.clone()))?;
-    let Some(file) = file else { return Ok(Told { cli, file: None }) };
+    let Some(file) = file else { return Ok(Told { cli, file: None, values: Values::default() }) };
     if let cli::Command::Ingress(ingress) = &mut cli.command {
         for model in &file.models {
             ingress.add_model(&model.id, model.flags())?;
         }
     }
-    Ok(Told { cli, file: Some(file.path) })
+    let values = Values::of(&Keys::of(&root), &called(&matches), innermost(&matches), file.models);
+    Ok(Told { cli, file: Some(file.path), values })
 }
 
 /// Completes a command line of any command from the file that it names.

@@ -36,6 +36,7 @@ mod probe;
 mod provider;
 mod proxies;
 mod registry;
+mod reload;
 mod resume;
 mod routes;
 mod streaming;
