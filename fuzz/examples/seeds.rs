@@ -23,6 +23,18 @@ use std::{collections::BTreeMap, fs, io, path::Path, time::Duration};
 /// As in the target `member`.
 const WALL_MS: u64 = 1_800_000_000_000;
 
+/// The first four bytes tell how a stream is cut.
+const STREAMS: [(&str, &str); 2] = [
+    (
+        "chat",
+        "\u{3}\u{1}\u{7}\u{2}data: {\"id\":\"c\",\"created\":1,\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\ndata: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\u{e9}\"},\"finish_reason\":\"stop\"}]}\r\n\r\ndata: [DONE]\n\n",
+    ),
+    (
+        "text",
+        "0000: comment\n\nevent: x\rdata: a\rdata: b\r\rdata: {\"choices\":[{\"index\":0,\"text\":\"x\"}],\"usage\":{\"prompt_tokens\":1}}\n\n",
+    ),
+];
+
 fn main() -> io::Result<()> {
     let payload = payload();
     write("payload", "node", &payload.encode_to_vec())?;
@@ -60,6 +72,9 @@ fn main() -> io::Result<()> {
         ("array", r#"["m"]"#),
     ] {
         write("scan", name, text.as_bytes())?;
+    }
+    for (name, text) in STREAMS {
+        write("events", name, text.as_bytes())?;
     }
     let bulk = Bulk { bytes: 1 << 20, within: Duration::from_secs(5) };
     for (name, order) in [

@@ -178,7 +178,9 @@ pub(crate) fn rewritten(event: &[u8], rewrite: &Rewrite) -> Option<Bytes> {
         let created = rewrite.created.filter(|_| key == "created").map(|created| created.to_string());
         let usage = rewrite.usage.filter(|_| key == "usage" && value.get() != "null");
         let usage = usage.map(|usage| with_usage(value.get(), usage));
-        let value = id.or(created).or(usage).unwrap_or_else(|| value.get().to_owned());
+        // A line's end within a value is white space: an escaped one stands in a string.
+        let as_it_was = || value.get().replace(['\n', '\r'], " ");
+        let value = id.or(created).or(usage).unwrap_or_else(as_it_was);
         let comma = if n == 0 { "" } else { "," };
         out.push_str(comma);
         out.push_str(&serde_json::Value::from(key.as_str()).to_string());
@@ -204,8 +206,13 @@ pub(crate) fn without_prefix(event: &[u8], bytes: usize) -> Option<Bytes> {
 /// The engine's own account, its numbers replaced.
 fn with_usage(account: &str, usage: Usage) -> String {
     let mut account: serde_json::Map<_, _> = serde_json::from_str(account).unwrap_or_default();
-    account.insert("prompt_tokens".into(), usage.prompt_tokens.into());
-    account.insert("completion_tokens".into(), usage.completion_tokens.into());
+    for (name, other, tokens) in [
+        ("prompt_tokens", "input_tokens", usage.prompt_tokens),
+        ("completion_tokens", "output_tokens", usage.completion_tokens),
+    ] {
+        let name = if account.contains_key(other) { other } else { name };
+        account.insert(name.to_owned(), tokens.into());
+    }
     account.insert("total_tokens".into(), (usage.prompt_tokens + usage.completion_tokens).into());
     serde_json::Value::Object(account).to_string()
 }
@@ -294,6 +301,8 @@ mod tests {
 "#;
         assert_eq!(std::str::from_utf8(&out).unwrap(), expected);
         assert!(rewritten(b"data: [DONE]\n\n", &rewrite).is_none());
+        let lines = rewritten(b"data: {\"x\":[1,\ndata: 2]}\n\n", &rewrite).unwrap();
+        assert_eq!(&lines[..], b"data: {\"x\":[1, 2]}\n\n");
         let null = rewritten(b"data: {\"usage\":null}\n\n", &rewrite).unwrap();
         assert_eq!(&null[..], b"data: {\"usage\":null}\n\n");
     }
