@@ -59,6 +59,10 @@ fuzz: toolchain ## feed the decoders what a fuzzer makes up: TARGET=entry SECOND
 bench-loopback: toolchain ## real peers over loopback: one write seen by all, and what an idle mesh sends
 	@$(cargo) bench --locked -p otela-node --bench loopback -- $(ARGS)
 
+.PHONY: bench-chaos
+bench-chaos: toolchain ## what clients notice while nodes die, for ten minutes
+	@$(cargo) bench --locked --bench chaos -- $(ARGS)
+
 .PHONY: bench-fabric
 bench-fabric: toolchain ## what a relay costs, and how soon peers behind NATs are reached
 	@$(cargo) bench --locked --bench fabric -- $(ARGS)

@@ -239,7 +239,9 @@ impl Drop for Account {
     fn drop(&mut self) {
         let metrics = &self.app.metrics;
         metrics.in_flight.dec();
-        let end = self.end.unwrap_or(End::ClientGone);
+        // Whoever is cut off because the ingress ends has not gone by itself.
+        let cut_off = if self.app.closing.is_cancelled() { End::Failed } else { End::ClientGone };
+        let end = self.end.unwrap_or(cut_off);
         let lasted = self.begun.elapsed();
         metrics.ended(end, lasted, self.first_byte);
         if let (Some(model), End::Complete) = (&self.model, end) {
