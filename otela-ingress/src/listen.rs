@@ -101,7 +101,7 @@ impl Ingress {
         let observed = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
         let closing = CancellationToken::new();
         // Room for one body at the least.
-        let room_kib = config.bodies_bytes_max.max(config.settings.body_bytes_max).div_ceil(1024);
+        let room_kib = config.bodies_bytes_max.div_ceil(1024).max(room_for_one(&config.settings));
         let app = Arc::new(App {
             peer,
             settings: ArcSwap::from_pointee(config.settings),
@@ -142,7 +142,7 @@ impl Ingress {
     /// Replaces the settings, and counts that. Requests that run keep those that they began with, and no connection is
     /// closed.
     pub fn reload(&self, settings: Settings) {
-        grow(&self.app.body_room, &self.room_kib, settings.body_bytes_max.div_ceil(1024));
+        grow(&self.app.body_room, &self.room_kib, room_for_one(&settings));
         self.app.settings.store(Arc::new(settings));
         self.app.metrics.reloads.inc();
     }
@@ -157,6 +157,11 @@ impl Ingress {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// What one body may need, in KiB: while it is decoded there are two of it.
+fn room_for_one(settings: &Settings) -> usize {
+    settings.body_bytes_max.div_ceil(1024).saturating_mul(2)
 }
 
 /// Makes the room for bodies, which has `size_kib` in all, large enough for one of `kib`. It never shrinks: it may be in use.
