@@ -51,13 +51,11 @@ impl Fleet {
         let serving = self.mesh.ready(MODEL).await;
         let lives = self.mesh.nodes.len();
         if serving > NODES_MIN && (lives >= NODES || self.rng.random_range(0..2) == 0) {
-            let victim = self.mesh.nodes.remove(self.rng.random_range(0..lives));
+            let mut victim = self.mesh.nodes.remove(self.rng.random_range(0..lives));
             let signal = if self.rng.random_range(0..4) == 0 { "-TERM" } else { "-KILL" };
             victim.signal(signal);
-            // Whoever was asked to stop has its time; then it is dropped, which ends it for certain.
-            if signal == "-TERM" {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-            }
+            // Dropped, it would be killed before it could leave in good order.
+            victim.ends().await;
             self.kills += 1;
         } else {
             let command = [&[env!("CARGO_BIN_EXE_otela"), "engine", MODEL], &ENGINE[..]].concat();

@@ -10,7 +10,7 @@ use crate::{
     place::{self, Needs},
     request::{Inference, Outgoing},
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::sleep;
 
 /// Whose answer it is.
@@ -75,18 +75,11 @@ async fn race(
 /// A place for a second attempt: on another node within the same filters, without waiting, and if the budget allows it.
 fn place_for_second(app: &Arc<App>, request: &Inference, attempts: &mut Attempts) -> Option<InFlight> {
     let found = candidates(app, request).ok()?;
-    let balancer = app.balancers.of(request.policy);
-    let needs = Needs {
-        balancer,
-        hints: request.hints(),
-        in_flight_max: request.settings.in_flight_max,
-        lasts: Duration::ZERO,
-        unix_ms: 0,
-    };
+    let needs = Needs::of(app, request);
     let (candidate, count) = place::take(&found, &attempts.tried, &needs).ok()?;
     if !app.budget.withdraw() {
         return None;
     }
     attempts.hedged(candidate.session());
-    Some(InFlight::start(Arc::clone(balancer), candidate, count, Arc::clone(&app.queues)))
+    Some(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues)))
 }

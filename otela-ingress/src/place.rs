@@ -4,10 +4,15 @@
 use crate::{
     balance::{Balancer, Hints},
     candidate::Candidate,
+    forward::App,
+    request::Inference,
     standing::InFlightCount,
 };
 use otela_proto::id::Session;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 /// What a request needs of a place.
 #[derive(Debug)]
@@ -20,6 +25,20 @@ pub(crate) struct Needs<'a> {
     pub(crate) lasts: Duration,
     /// The wall clock, in milliseconds since the Unix epoch; allocations end by it.
     pub(crate) unix_ms: u64,
+}
+
+impl<'a> Needs<'a> {
+    /// Those of a request, now.
+    pub(crate) fn of(app: &'a App, request: &'a Inference) -> Self {
+        let unix_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis());
+        Self {
+            balancer: app.balancers.of(request.policy),
+            hints: request.hints(),
+            in_flight_max: request.settings.in_flight_max,
+            lasts: app.paces.expected(request.wanted.name(), request.scan.max_tokens()),
+            unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Why there is no place.

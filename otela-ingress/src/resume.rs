@@ -109,11 +109,9 @@ fn place(app: &Arc<App>, request: &Inference, tried: &[Session]) -> Result<InFli
     if able.is_empty() {
         return Err(NotResumed("no_candidate"));
     }
-    let balancer = app.balancers.of(request.policy);
-    let lasts = app.paces.expected(request.wanted.name(), request.scan.max_tokens());
-    let needs = Needs { balancer, hints: request.hints(), in_flight_max: u32::MAX, lasts, unix_ms: 0 };
+    let needs = Needs { in_flight_max: u32::MAX, ..Needs::of(app, request) };
     let (candidate, count) = place::take(&able, tried, &needs).map_err(|_| NotResumed("no_candidate"))?;
-    Ok(InFlight::start(Arc::clone(balancer), candidate, count, Arc::clone(&app.queues)))
+    Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues)))
 }
 
 /// The client's request, with what was said so far.

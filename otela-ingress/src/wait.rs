@@ -9,10 +9,7 @@ use crate::{
     request::Inference,
 };
 use otela_proto::id::Session;
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
 /// Whoever waits looks at least this often, whatever it is told: allocations begin to end without anybody saying so.
@@ -95,17 +92,9 @@ where
 }
 
 fn take(app: &App, request: &Inference, tried: &[Session], found: &[Arc<Candidate>]) -> Result<InFlight, NoPlace> {
-    let balancer = app.balancers.of(request.policy);
-    let unix_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis());
-    let needs = Needs {
-        balancer,
-        hints: request.hints(),
-        in_flight_max: request.settings.in_flight_max,
-        lasts: app.paces.expected(request.wanted.name(), request.scan.max_tokens()),
-        unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
-    };
+    let needs = Needs::of(app, request);
     let (candidate, count) = place::take(found, tried, &needs)?;
-    Ok(InFlight::start(Arc::clone(balancer), candidate, count, Arc::clone(&app.queues)))
+    Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues)))
 }
 
 /// Counts a request that waits.
