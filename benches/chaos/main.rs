@@ -43,11 +43,7 @@ fn main() -> ExitCode {
     } else {
         println!("{}", report::table(&rows));
     }
-    let missed: Vec<_> = rows.iter().filter(|row| row.is_missed()).collect();
-    for row in &missed {
-        eprintln!("missed: {}", row.what);
-    }
-    if has("--check") && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report::verdict(&rows, has("--check"))
 }
 
 async fn run(lasts: Duration, rate: f64) -> Vec<Row> {

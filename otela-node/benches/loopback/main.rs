@@ -82,11 +82,7 @@ fn main() -> ExitCode {
         println!("{}", report::table(&rows));
         println!("{}", place.note());
     }
-    let missed: Vec<_> = rows.iter().filter(|row| row.is_missed()).collect();
-    for row in &missed {
-        eprintln!("missed: {}", row.what);
-    }
-    if has("--check") && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    report::verdict(&rows, has("--check"))
 }
 
 async fn run(plan: &Plan, place: Place) -> Vec<Row> {

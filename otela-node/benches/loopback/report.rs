@@ -2,6 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use serde_json::{Value, json};
+use std::process::ExitCode;
 
 /// What a quantity is to reach.
 #[derive(Clone, Copy)]
@@ -55,6 +56,15 @@ impl Row {
             (Ok(_), None) => false,
         }
     }
+}
+
+/// Names the rows that miss their reach; where that is to be checked, they make the program fail.
+pub(crate) fn verdict(rows: &[Row], check: bool) -> ExitCode {
+    let missed: Vec<_> = rows.iter().filter(|row| row.is_missed()).collect();
+    for row in &missed {
+        eprintln!("missed: {}", row.what);
+    }
+    if check && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 pub(crate) fn table(rows: &[Row]) -> Table {
