@@ -49,7 +49,10 @@ impl Wanted {
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.model, &self.service) {
-            (Some(model), _) => write!(f, "The model `{}`", shortened(model))?,
+            (Some(model), None) => write!(f, "The model `{}`", shortened(model))?,
+            (Some(model), Some(service)) => {
+                write!(f, "The model `{}` of the service `{}`", shortened(model), shortened(service))?;
+            }
             (None, Some(service)) => write!(f, "The service `{}`", shortened(service))?,
             (None, None) => f.write_str("What was asked for")?,
         }
@@ -321,7 +324,21 @@ fn ready(view: &View, wanted: &Wanted, has_joined: impl FnOnce() -> bool) -> Res
             && wanted.label.as_ref().is_none_or(|(key, value)| labels.get(key) == Some(value))
     };
     let ready: Vec<_> = all.into_iter().filter(is_wanted).collect();
-    if ready.is_empty() { Err(NoCandidate::NotReady) } else { Ok(ready) }
+    match ready.is_empty() {
+        true if is_announced(view, wanted) => Err(NoCandidate::NotReady),
+        true => Err(NoCandidate::unknown(has_joined())),
+        false => Ok(ready),
+    }
+}
+
+/// Whether somebody has the service and the label that are wanted, ready or not: what nobody has is not waited for.
+fn is_announced(view: &View, wanted: &Wanted) -> bool {
+    view.nodes().any(|(_, node)| {
+        let payload = node.entry.payload();
+        let serves = |service: &String| payload.services.iter().any(|announced| announced.name == *service);
+        wanted.service.as_ref().is_none_or(serves)
+            && wanted.label.as_ref().is_none_or(|(key, value)| payload.labels.get(key) == Some(value))
+    })
 }
 
 #[cfg(test)]

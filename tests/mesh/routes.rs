@@ -262,3 +262,38 @@ async fn another_ingress_takes_over_without_a_client_noticing() {
     assert!(clean && text.contains("[DONE]"), "what ran was finished: {text}");
     assert_eq!(post(http, "/v1/chat/completions", &chat("m")).await.status, 200);
 }
+
+#[tokio::test]
+async fn paths_say_which_methods_they_have_whatever_else_is_wrong() {
+    let mesh = Mesh::ingress(&[]).await;
+    for (method, path, allow) in [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/rerank", "POST"),
+        ("PUT", "/v1/service/llm/v1/rerank", "POST"),
+        ("TRACE", "/v1/service/llm/custom", "GET,HEAD,POST,PUT,PATCH,DELETE"),
+        ("DELETE", "/v1/models", "GET,HEAD"),
+        ("DELETE", "/v1/registry/nodes", "GET,HEAD"),
+    ] {
+        let answer = ask(&mesh, method, path, &[("x-otela-identity-group", "neither")], "").await;
+        assert_eq!(code(&answer), (405, "method_not_allowed".into()), "{method} {path}");
+        assert_eq!(answer.header("allow"), allow, "{method} {path}");
+    }
+    assert_eq!(ask(&mesh, "HEAD", "/v1/service/llm/v1/models", &[], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_nobody_has_is_not_waited_for() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("m", &[]).await;
+    for (path, headers, says) in [
+        ("/v1/service/none/v1/chat/completions", &[JSON][..], "The model `m` of the service `none` does not exist."),
+        (
+            "/v1/chat/completions",
+            &[JSON, ("x-otela-identity-group", "team=a")],
+            "The model `m` on nodes with team=a does not exist.",
+        ),
+    ] {
+        let answer = ask(&mesh, "POST", path, headers, chat("m").to_string()).await;
+        assert_eq!((answer.status, answer.json()["error"]["message"].clone()), (404, json!(says)));
+    }
+}

@@ -28,6 +28,7 @@ pub(crate) struct ApiError {
     message: String,
     param: Option<&'static str>,
     retry_after: Option<Duration>,
+    allow: Option<&'static str>,
     request_id: Option<String>,
     close: bool,
 }
@@ -36,7 +37,7 @@ impl ApiError {
     /// `code` is what programs go by; it is also the label under which the refusal is counted.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, code, message, param: None, retry_after: None, request_id: None, close: false }
+        Self { status, code, message, param: None, retry_after: None, allow: None, request_id: None, close: false }
     }
 
     /// The request is wrong; asking again is pointless.
@@ -95,9 +96,11 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "unknown_url", message)
     }
 
-    pub(crate) fn wrong_method(method: &Method) -> Self {
+    /// The path is there, and takes only what `allow` lists.
+    pub(crate) fn wrong_method(method: &Method, allow: &'static str) -> Self {
         let message = format!("Method {method} is not allowed here.");
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+        Self { allow: Some(allow), ..error }
     }
 
     /// This ingress is ending; another one, or the next, may do.
@@ -228,6 +231,9 @@ impl IntoResponse for ApiError {
             // Whole seconds, rounded up: never zero, for which clients would come back at once.
             let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
         }
         if let Some(id) = self.request_id.and_then(|id| HeaderValue::from_str(&id).ok()) {
             headers.insert(REQUEST_ID, id);

@@ -47,7 +47,8 @@ pub(super) async fn infer(
 pub(super) async fn any(state: State<Arc<App>>, client: Extension<Client>, request: Request) -> Response<Body> {
     // The models of a service are known here; engines are not asked.
     let is_list = |path: &str| path.strip_prefix("/v1/service/").is_some_and(|rest| rest.ends_with("/v1/models"));
-    if request.method() == Method::GET && is_list(request.uri().path()) {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if reads && is_list(request.uri().path()) {
         return models::list(state).await.into_response();
     }
     infer(state, client, request).await

@@ -36,7 +36,7 @@ pub(super) async fn read(
 ) -> Result<Inference, ApiError> {
     let (head, body) = request.into_parts();
     let settings = app.settings.load_full();
-    let target = Target::of(&head.uri, &head.headers)?;
+    let target = Target::of(&head.uri, &head.method, &head.headers)?;
     check_path(app, &target, &head.method)?;
     let wishes = wishes(&head.headers)?;
     let (bytes, room) = body::read(app, &settings, &head.headers, body).await?;
@@ -72,11 +72,11 @@ pub(super) async fn read(
     Ok(request)
 }
 
-/// The path is one that engines may be asked for; and the method one that goes with it.
+/// The path is one that engines may be asked for.
 fn check_path(app: &App, target: &Target, method: &Method) -> Result<(), ApiError> {
     let path = target.path.path();
     if engine_path::is_inference(path) {
-        return if method == Method::POST { Ok(()) } else { Err(ApiError::wrong_method(method)) };
+        return Ok(());
     }
     // A service may have paths of its own, which its provider has opened.
     let view = app.peer.view();

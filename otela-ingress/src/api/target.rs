@@ -1,8 +1,8 @@
 //! Where a path leads: to whoever serves the model of its body, to a service, or to one node.
 
 use super::error::ApiError;
-use axum::http::{HeaderMap, StatusCode, Uri, uri::PathAndQuery};
-use otela_proto::{PeerId, id::peer_id};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, uri::PathAndQuery};
+use otela_proto::{PeerId, engine_path, id::peer_id};
 
 /// The header that says for whom a request is whose body names no model, as the Go implementation has it: `model=NAME`, or
 /// a label of nodes and its value.
@@ -24,30 +24,46 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Takes a request's address apart.
-    pub(super) fn of(uri: &Uri, headers: &HeaderMap) -> Result<Self, ApiError> {
-        let whole = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        let group = group(headers)?;
+    /// Takes a request's address apart. That it cannot be asked for in this way is said before what is wrong with the rest.
+    pub(super) fn of(uri: &Uri, method: &Method, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let (service, node, path) = Self::parts(uri, method)?;
+        if engine_path::is_inference(path.path()) && method != Method::POST {
+            return Err(ApiError::wrong_method(method, "POST"));
+        }
+        Ok(Self { service, node, group: group(headers)?, path })
+    }
+
+    fn parts(uri: &Uri, method: &Method) -> Result<(Option<String>, Option<PeerId>, PathAndQuery), ApiError> {
         let path = uri.path();
         if let Some(rest) = path.strip_prefix(SERVICE) {
+            check_method(method)?;
             let (service, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
-            return Ok(Self { service: Some(service.to_owned()), node: None, group, path: with_query(inner, uri)? });
+            return Ok((Some(service.to_owned()), None, with_query(inner, uri)?));
         }
         if let Some(rest) = path.strip_prefix(NODE) {
+            check_method(method)?;
             let (peer, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
             let node = peer_id(peer).map_err(|error| ApiError::bad_request("invalid_node", error.to_string()))?;
             let (service, inner) = match inner.strip_prefix(INNER_SERVICE).and_then(split) {
                 Some((service, inner)) => (Some(service.to_owned()), inner),
                 None => (None, inner),
             };
-            return Ok(Self { service, node: Some(node), group, path: with_query(inner, uri)? });
+            return Ok((service, Some(node), with_query(inner, uri)?));
         }
-        Ok(Self { service: None, node: None, group, path: whole })
+        Ok((None, None, uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))))
     }
 
     /// Whether the address names a service or a node, so that no model is needed.
     pub(super) fn is_explicit(&self) -> bool {
         self.service.is_some() || self.node.is_some() || self.group.is_some()
+    }
+}
+
+/// What may be carried to paths that providers have opened. The others are about the way itself, or nobody's.
+fn check_method(method: &Method) -> Result<(), ApiError> {
+    match *method {
+        Method::GET | Method::HEAD | Method::POST | Method::PUT | Method::PATCH | Method::DELETE => Ok(()),
+        _ => Err(ApiError::wrong_method(method, "GET,HEAD,POST,PUT,PATCH,DELETE")),
     }
 }
 
@@ -86,7 +102,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     fn of(uri: &str) -> Result<Target, ApiError> {
-        Target::of(&uri.parse().unwrap(), &HeaderMap::new())
+        Target::of(&uri.parse().unwrap(), &Method::POST, &HeaderMap::new())
     }
 
     #[test]
@@ -107,6 +123,26 @@ mod tests {
         {
             assert!(of(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_a_path_does_not_take_is_refused_whatever_else_is_wrong() {
+        let group = HeaderMap::from_iter([(
+            axum::http::HeaderName::from_static(IDENTITY_GROUP),
+            HeaderValue::from_static("neither"),
+        )]);
+        for (method, path) in [
+            (Method::GET, "/v1/rerank"),
+            (Method::TRACE, "/tokenize"),
+            (Method::GET, "/v1/service/llm/v1/rerank"),
+            (Method::TRACE, "/v1/service/llm/custom"),
+            (Method::OPTIONS, "/v1/p2p/nobody/custom"),
+        ] {
+            let refused = Target::of(&path.parse().unwrap(), &method, &group).unwrap_err();
+            assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
+        }
+        let opened = Target::of(&"/v1/service/llm/custom".parse().unwrap(), &Method::DELETE, &HeaderMap::new());
+        assert!(opened.is_ok());
     }
 
     #[test]

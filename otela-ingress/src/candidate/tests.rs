@@ -69,7 +69,10 @@ fn what_is_wanted_is_found_by_model_service_node_and_label() {
         entry(1, team("a")),
         entry(2, team("b")),
         entry(3, |payload| payload.services[0].name = "custom".into()),
-        entry(4, |payload| payload.services[0].loading = "weights".into()),
+        entry(4, |payload| {
+            payload.services[0].loading = "weights".into();
+            payload.labels.insert("team".into(), "d".into());
+        }),
     ];
     let (all, view) = (Candidates::default(), view_of(&entries, 1));
     assert_eq!(find(&all, &view, &of_model("m")), Ok(3));
@@ -82,7 +85,10 @@ fn what_is_wanted_is_found_by_model_service_node_and_label() {
     let both = Wanted { service: Some("custom".into()), ..of_model("m") };
     assert_eq!(find(&all, &view, &both), Ok(1));
     let label = |value: &str| Wanted { label: Some(("team".into(), value.into())), ..service("llm") };
-    assert_eq!((find(&all, &view, &label("a")), find(&all, &view, &label("c"))), (Ok(1), Err(NoCandidate::NotReady)));
+    assert_eq!((find(&all, &view, &label("a")), find(&all, &view, &label("c"))), (Ok(1), Err(NoCandidate::Unknown)));
+    assert_eq!(find(&all, &view, &label("d")), Err(NoCandidate::NotReady), "somebody has it");
+    let none = Wanted { service: Some("none".into()), ..of_model("m") };
+    assert_eq!(find(&all, &view, &none), Err(NoCandidate::Unknown));
     let node = |entry: &Entry| Wanted { node: Some(entry.owner()), ..Wanted::default() };
     assert_eq!(find(&all, &view, &node(&entries[1])), Ok(1));
     assert_eq!(find(&all, &view, &node(&entries[3])), Err(NoCandidate::NotReady));
