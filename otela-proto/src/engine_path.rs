@@ -40,6 +40,12 @@ pub fn is_inference(path: &str) -> bool {
     }
 }
 
+/// All inference routes, for whoever describes them.
+pub fn inference() -> impl Iterator<Item = String> {
+    let below = ALLOWED.into_iter().map(|rest| format!("/v1/{rest}"));
+    below.chain(ALSO_AT_ROOT.into_iter().map(|rest| format!("/{rest}")))
+}
+
 /// Whether `path`, exactly as sent, is one of those that a provider has opened: itself, or below one that ends in `/`. Paths
 /// written in a roundabout way are not.
 #[must_use]

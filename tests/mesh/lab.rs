@@ -1,10 +1,10 @@
-//! Against the real things: the official OpenAI client, a real vLLM, promtool. Prepared by `make lab`; the Makefile
-//! leaves these out, loudly, where a part of the lab is missing.
+//! Against the real things: the official OpenAI client, schemathesis, a real vLLM, promtool. Prepared by `make lab`; the
+//! Makefile leaves these out, loudly, where a part of the lab is missing.
 
 use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric};
 use serde_json::{Value, json};
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
 };
@@ -16,19 +16,30 @@ fn lab(part: &str) -> PathBuf {
     PathBuf::from(lab).join(part)
 }
 
+/// A file or folder below `tests/clients`.
+fn clients(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
+}
+
+/// Runs a client to its end; what it wrote.
+async fn run(client: &mut Command) -> String {
+    // No proxy of the environment applies: the service is on this machine.
+    let client = client.env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1").kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(300), client.output()).await.expect("it ends").unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{:?}: {err}\n{out}", client.as_std());
+    out.into_owned()
+}
+
 /// Runs a scenario of the official client; what it saw.
 async fn openai(mesh: &Mesh, model: &str, scenario: &[&str]) -> Value {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/openai_client.py");
-    let output = Command::new(lab("clients/bin/python"))
-        .arg(script)
-        .arg(format!("http://{}/v1", mesh.http))
-        .args(scenario)
-        .args(["--model", model])
-        .output()
-        .await
-        .unwrap();
-    assert!(output.status.success(), "{scenario:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
+    let mut client = Command::new(lab("clients/bin/python"));
+    client.arg(clients("openai_client.py")).arg(base_url(mesh)).args(scenario).args(["--model", model]);
+    serde_json::from_str(&run(&mut client).await).unwrap()
+}
+
+fn base_url(mesh: &Mesh) -> String {
+    format!("http://{}/v1", mesh.http)
 }
 
 #[tokio::test]
@@ -47,6 +58,39 @@ async fn lab_openai_the_official_client_works_unmodified() {
     mesh.serves("org/m:tag", 0).await;
     assert_eq!(openai(&mesh, "org/m:tag", &["unavailable", "--retries", "0"]).await["attempts"], 1);
     assert_eq!(openai(&mesh, "org/m:tag", &["unavailable"]).await["attempts"], 3);
+}
+
+/// Schemathesis makes up thousands of requests from the description, right and wrong ones, and compares each answer with
+/// it. The same ones each time: its configuration says so.
+#[tokio::test]
+async fn lab_openapi_the_ingress_answers_as_it_is_described() {
+    let mut mesh = Mesh::ingress(&["--policy-by-request"]).await;
+    let key = mesh.dir.path().join("provider.key");
+    let provider = run(Command::new(env!("CARGO_BIN_EXE_otela")).arg("key").arg(&key)).await.trim().to_owned();
+    let flags = ["--provider-key", key.to_str().unwrap(), "--label", "team=a"];
+    mesh.start(&flags, "Qwen/Qwen3-8B", &["--ttft", "1ms", "--itl", "1ms"]).await;
+    eventually("the provider is proven", async || {
+        let proven = get(mesh.http, &format!("/v1/registry/nodes?provider={provider}")).await.json();
+        (proven["total"] == 1).then_some(())
+    })
+    .await;
+    let document = get(mesh.http, "/openapi.json").await;
+    let operations = crate::openapi::count(&document.json());
+    // From a file: it would pass over the route that it was given the description by.
+    std::fs::write(mesh.dir.path().join("openapi.json"), &document.body).unwrap();
+    let mut schemathesis = Command::new(lab("openapi/bin/schemathesis"));
+    schemathesis
+        .arg("--config-file")
+        .arg(clients("openapi/schemathesis.toml"))
+        .args(["run", "openapi.json", "--url", &format!("http://{}", mesh.http)])
+        .env("TRUSTED_PROVIDER", provider)
+        .env("PYTHONPATH", clients("openapi"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(mesh.dir.path());
+    let report = run(&mut schemathesis).await;
+    assert!(report.contains(&format!("Tested: {operations}\n")), "all {operations} operations were tried: {report}");
+    let complete = mesh.metric("otela_ingress_requests_total{end=\"complete\"}").await;
+    assert!(complete > 100.0, "{complete} requests have reached the engine: {report}");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ mod lab;
 mod life;
 mod metrics;
 mod nat;
+mod openapi;
 mod overload;
 mod probe;
 mod provider;

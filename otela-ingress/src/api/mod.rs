@@ -7,6 +7,7 @@ mod error;
 mod inference;
 mod models;
 mod multipart;
+mod openapi;
 mod read;
 pub(crate) mod scan;
 mod target;
@@ -25,6 +26,11 @@ use std::sync::Arc;
 
 /// All routes of an ingress. `observed` are those that every peer has.
 pub(crate) fn router(app: &Arc<App>, observed: Router) -> Router {
+    routes().with_state(Arc::clone(app)).merge(observed)
+}
+
+/// Those that only an ingress has.
+fn routes() -> Router<Arc<App>> {
     let inference = |path: &str| Router::new().route(path, post(inference::infer).fallback(wrong_method));
     Router::new()
         .merge(inference("/v1/chat/completions"))
@@ -32,13 +38,13 @@ pub(crate) fn router(app: &Arc<App>, observed: Router) -> Router {
         .merge(inference("/v1/embeddings"))
         .route("/v1/models", get(models::list).fallback(wrong_method))
         .route("/v1/models/{*id}", get(models::retrieve).fallback(wrong_method))
+        .route("/openapi.json", get(openapi::openapi).fallback(wrong_method))
         // Whatever else engines serve: routed by the model that the body names, if the path is an inference route; and
         // the routes that name a service or a node, whose rest is a path of the engine.
         .fallback(inference::any)
-        .with_state(Arc::clone(app))
-        .merge(observed)
 }
 
+/// Which methods there are, the router adds.
 async fn wrong_method(request: Request) -> Response<Body> {
     let message = format!("Method {} is not allowed here.", request.method());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).into_response()

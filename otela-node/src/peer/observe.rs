@@ -36,6 +36,7 @@ use query::{BadParameter, Parameters};
 use serde_json::json;
 use std::sync::Arc;
 use tag::Tags;
+pub use tag::tagged;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 

@@ -1,7 +1,8 @@
 //! Entity tags: a client that has the newest body is told so, and not sent it again.
 //!
 //! A tag is a hash of the body under a key that each process draws anew. So it changes exactly when the body does, a
-//! tag of another run never matches, and nobody who writes an entry can make two bodies with one tag.
+//! tag of another run never matches, and nobody who writes an entry can make two bodies with one tag. Bodies that nobody can
+//! write into may have tags of another kind.
 
 use axum::{
     http::{
@@ -10,6 +11,7 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use serde_json::Value;
 use std::{
     hash::{BuildHasher, RandomState},
@@ -25,18 +27,22 @@ impl Tags {
     pub(super) fn answer(&self, headers: &HeaderMap, body: &Value) -> Response {
         let body = body.to_string();
         let tag = format!("\"{:016x}\"", self.0.hash_one(body.as_bytes()));
-        let known = is_known(headers, &tag);
-        let mut response = if known {
-            StatusCode::NOT_MODIFIED.into_response()
-        } else {
-            ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
-        };
-        let tag = HeaderValue::from_str(&tag).expect("hexadecimal digits in quotes");
-        response.headers_mut().insert(ETAG, tag);
-        // To be kept, but asked for each time.
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        response
+        tagged(headers, HeaderValue::from_str(&tag).expect("hexadecimal digits in quotes"), body.into())
     }
+}
+
+/// A JSON `body` with its tag, a strong one in quotes; or 304 with nothing, if the request `headers` say that the client
+/// has it.
+pub fn tagged(headers: &HeaderMap, tag: HeaderValue, body: Bytes) -> Response {
+    let mut response = if tag.to_str().is_ok_and(|tag| is_known(headers, tag)) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+    };
+    response.headers_mut().insert(ETAG, tag);
+    // To be kept, but asked for each time.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
 }
 
 /// Whether `If-None-Match` names `tag`, as in RFC 9110 section 13.1.2: a star names every tag, and weak tags count as
