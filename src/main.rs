@@ -17,6 +17,10 @@ use config::ParseError;
 use otela_node::engine::guard;
 use std::{ffi::OsString, process::ExitCode};
 
+/// Requests are many small allocations on many threads: a fifth more of them than with the C library's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
     // The two hidden stages between agent and engine come before anything that starts threads.

@@ -1,8 +1,8 @@
-//! The other ends of the benchmark: an engine that answers at once with 1 KiB, or streams events that carry the time
-//! they were sent; and a relay that only passes bytes on.
+//! The other ends of the benchmark: an engine that answers at once with 1 KiB, streams events that carry the time
+//! they were sent, or begins a stream and says nothing more; and a relay that only passes bytes on.
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{StreamExt, stream};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -67,6 +67,11 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
     if path == "/v1/models" {
         return Ok(json(r#"{"object":"list","data":[{"id":"bench","object":"model"}]}"#.into()));
     }
+    if body.windows(11).any(|part| part == b"\"idle\":true") {
+        let first = Ok(Frame::data(Bytes::from_static(b"data: {}\n\n")));
+        let idle = stream::once(async { first }).chain(stream::pending());
+        return Ok(events_of(StreamBody::new(idle)));
+    }
     if body.windows(13).any(|part| part == b"\"stream\":true") {
         let events = stream::unfold(0, async |sent| {
             if sent == EVENTS {
@@ -78,10 +83,13 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Body>, hyper::Err
             let event = format!("data: {{\"at\":{}}}\n\n", now_ns());
             Some((Ok(Frame::data(Bytes::from(event))), sent + 1))
         });
-        let body = BodyExt::boxed_unsync(StreamBody::new(events));
-        return Ok(Response::builder().header("content-type", "text/event-stream").body(body).unwrap());
+        return Ok(events_of(StreamBody::new(events)));
     }
     Ok(json(format!(r#"{{"id":"x","choices":[{{"text":"{}"}}]}}"#, "y".repeat(990)).into()))
+}
+
+fn events_of(body: impl hyper::body::Body<Data = Bytes, Error = Infallible> + Send + 'static) -> Response<Body> {
+    Response::builder().header("content-type", "text/event-stream").body(BodyExt::boxed_unsync(body)).unwrap()
 }
 
 fn json(text: Bytes) -> Response<Body> {

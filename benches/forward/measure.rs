@@ -91,7 +91,7 @@ impl Client {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the connection's task ends with the connection")]
-async fn connect(to: SocketAddr) -> Sender {
+pub(crate) async fn connect(to: SocketAddr) -> Sender {
     let tcp = TcpStream::connect(to).await.unwrap();
     tcp.set_nodelay(true).unwrap();
     let (sender, connection) = http1::handshake(TokioIo::new(tcp)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The processes under measurement: an ingress, a node that wraps the benchmark's own engine, and two plain relays.
+//! The processes under measurement: an ingress, nodes that wrap the benchmark's own engine, and two plain relays.
 
 use crate::measure::Ways;
 use std::{net::SocketAddr, process::Stdio, time::Duration};
@@ -10,12 +10,20 @@ use tokio::{
 /// Ends with its value: the engine goes with its node.
 pub(crate) struct Mesh {
     pub(crate) ways: Ways<SocketAddr>,
-    _processes: [Child; 4],
+    pub(crate) ingress: Child,
+    pub(crate) nodes: Vec<Child>,
+    /// Where the ingress meets other peers.
+    pub(crate) bootstrap: String,
+    _relays: [Child; 2],
 }
 
+/// The name of the mesh.
+pub(crate) const NAME: &str = "bench";
+
 impl Mesh {
-    pub(crate) async fn start() -> Self {
-        let near = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "bench", "--log", "warn,otela=info"];
+    /// A mesh with so many nodes, at least one.
+    pub(crate) async fn start(nodes: usize) -> Self {
+        let near = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", NAME, "--log", "warn,otela=info"];
         let (ingress_process, mut log, _) = run(OTELA, &[&["ingress", "--listen", "127.0.0.1:0"], &near[..]].concat());
         let peer = said(&mut log, "listening address=").await;
         let ingress: SocketAddr =
@@ -24,15 +32,24 @@ impl Mesh {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         let node = [&["start", "--bootstrap", &peer], &near[..], &["--process", own, "engine"]].concat();
-        let (node_process, mut log, mut out) = run(OTELA, &node);
-        let direct: SocketAddr = said(&mut out, "bench engine on ").await.parse().unwrap();
-        said(&mut log, "serving models=").await;
-        keep_reading(log);
-        keep_reading(out);
-        let (inner_process, inner) = relay(own, direct).await;
+        let (mut node_processes, mut engines) = (Vec::new(), Vec::<SocketAddr>::new());
+        for _ in 0..nodes {
+            let (process, mut log, mut out) = run(OTELA, &node);
+            engines.push(said(&mut out, "bench engine on ").await.parse().unwrap());
+            said(&mut log, "serving models=").await;
+            keep_reading(log);
+            keep_reading(out);
+            node_processes.push(process);
+        }
+        let (inner_process, inner) = relay(own, engines[0]).await;
         let (outer_process, outer) = relay(own, inner).await;
-        let ways = Ways { direct, relays: outer, mesh: ingress };
-        Self { ways, _processes: [ingress_process, node_process, inner_process, outer_process] }
+        Self {
+            ways: Ways { direct: engines[0], relays: outer, mesh: ingress },
+            ingress: ingress_process,
+            nodes: node_processes,
+            bootstrap: peer,
+            _relays: [inner_process, outer_process],
+        }
     }
 }
 

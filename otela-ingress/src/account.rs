@@ -6,6 +6,7 @@
 
 use crate::{
     balance::InFlight,
+    candidate::Candidate,
     forward::App,
     metrics::{End, IngressMetrics},
     request::Inference,
@@ -19,7 +20,7 @@ use tokio::time::Instant;
 /// One attempt on a node.
 #[derive(Debug, Clone)]
 pub(crate) struct Tried {
-    node: otela_proto::PeerId,
+    on: Arc<Candidate>,
     /// `ok`, or why it failed.
     how: &'static str,
     lasted: Duration,
@@ -135,7 +136,7 @@ impl Account {
 
     /// An attempt has ended, or its answer has begun.
     pub(crate) fn tried(&mut self, in_flight: &InFlight, how: &'static str, lasted: Duration) {
-        self.tried.push(Tried { node: in_flight.candidate().node(), how, lasted });
+        self.tried.push(Tried { on: Arc::clone(in_flight.candidate()), how, lasted });
     }
 
     /// The answer has begun, over `path`; `in_flight` ends with it.
@@ -204,7 +205,8 @@ impl Account {
     fn line(&self, end: End) {
         let attempts = self.tried.iter().fold(String::new(), |mut line, tried| {
             let comma = if line.is_empty() { "" } else { "," };
-            let _ = write!(line, "{comma}{}:{}:{}ms", tried.node, tried.how, tried.lasted.as_millis());
+            let node = tried.on.name().to_str().unwrap_or_default();
+            let _ = write!(line, "{comma}{node}:{}:{}ms", tried.how, tried.lasted.as_millis());
             line
         });
         tracing::info!(

@@ -58,10 +58,10 @@ pub(crate) fn answer(
     mut account: Account,
 ) -> Response<Answer> {
     let Begun { mut head, path, body, asked_usage, exchange, node } = begun;
-    let (session, standing) = (in_flight.candidate().session(), Arc::clone(in_flight.candidate().standing()));
+    let standing = Arc::clone(in_flight.candidate().standing());
     // Framing is made anew on each hop.
     head.version = Version::HTTP_11;
-    headers::to_client(&mut head.headers, &request.id, Some((session, path)));
+    headers::to_client(&mut head.headers, &request.id, Some((in_flight.candidate(), path)));
     account.tried(&in_flight, "ok", exchange);
     (account.stages.exchange, account.stages.node) = (exchange, node);
     account.status = Some(head.status);

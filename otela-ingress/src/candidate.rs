@@ -7,6 +7,7 @@ use crate::{
     trust::Trusted,
 };
 use arc_swap::ArcSwap;
+use http::HeaderValue;
 use otela_node::peer::Peer;
 use otela_proto::{
     PeerId,
@@ -90,6 +91,8 @@ pub(crate) struct Candidate {
     facts: Facts,
     standing: Arc<Standing>,
     tag: u64,
+    /// The node's id as text, which every answer and every line of the log has.
+    name: HeaderValue,
 }
 
 impl Candidate {
@@ -100,6 +103,7 @@ impl Candidate {
             facts: Facts::of(replica),
             standing: standings.of(session),
             tag: tag(&session.peer),
+            name: HeaderValue::from_str(&session.peer.to_base58()).expect("base58 is ASCII"),
         }
     }
 
@@ -113,6 +117,11 @@ impl Candidate {
 
     pub(crate) fn node(&self) -> PeerId {
         self.replica.session().peer
+    }
+
+    /// The node's id as the value of a header.
+    pub(crate) fn name(&self) -> &HeaderValue {
+        &self.name
     }
 
     /// Whom the node is run for, if it has proven that.

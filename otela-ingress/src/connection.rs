@@ -28,12 +28,20 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower_http::cors::CorsLayer;
 
-/// The routes, what is put before them for calls from browsers, and before all if it is asked for.
+/// The routes, the same for calls from browsers, and what is put before all if it is asked for. Made once: each copy for
+/// a connection shares them.
 #[derive(Clone)]
 pub(crate) struct Routes {
-    pub(crate) plain: Router,
-    pub(crate) cors: CorsLayer,
-    pub(crate) tls: Option<TlsAcceptor>,
+    plain: TowerToHyperService<Router>,
+    from_pages: TowerToHyperService<Router>,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Routes {
+    pub(crate) fn new(plain: Router, cors: CorsLayer, tls: Option<TlsAcceptor>) -> Self {
+        let from_pages = TowerToHyperService::new(plain.clone().layer(cors));
+        Self { plain: TowerToHyperService::new(plain), from_pages, tls }
+    }
 }
 
 /// Tasks of HTTP/2 streams end with the others.
@@ -46,12 +54,52 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OnTasks {
     }
 }
 
+/// What a client speaks, as far as its first bytes or TLS have told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    Http1,
+    Http2,
+    /// It has sent less than tells: the server finds out, with a larger buffer for as long as the connection lasts.
+    Unknown,
+}
+
+impl Speaks {
+    fn of(first: &[u8]) -> Self {
+        const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+        match first {
+            first if first.starts_with(PREFACE) => Self::Http2,
+            first if PREFACE.starts_with(first) => Self::Unknown,
+            _ => Self::Http1,
+        }
+    }
+
+    fn agreed(alpn: Option<&[u8]>) -> Self {
+        match alpn {
+            Some(b"h2") => Self::Http2,
+            Some(b"http/1.1") => Self::Http1,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Waits for a client's first bytes and looks at them; `None` if it has gone, says nothing, or nobody is served any more.
+async fn opening(tcp: &TcpStream, app: &App) -> Option<Speaks> {
+    let mut first = [0; 16];
+    tokio::select! {
+        peeked = tcp.peek(&mut first) => match peeked {
+            Ok(bytes) if bytes > 0 => Some(Speaks::of(&first[..bytes])),
+            _ => None,
+        },
+        () = sleep(HEAD_WITHIN) => None,
+        () = app.tasks.draining() => None,
+    }
+}
+
 /// Serves a client until it or the ingress has had enough.
 pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
+    let Some(opened) = opening(&tcp, &app).await else { return };
     let Ok((io, watcher, client)) = watched(tcp, TCP_KEEP_ALIVE_AFTER) else { return };
-    let plain = TowerToHyperService::new(routes.plain.clone());
-    let from_pages = TowerToHyperService::new(routes.plain.layer(routes.cors));
-    let caller = client.clone();
+    let (plain, from_pages, caller) = (routes.plain, routes.from_pages, client.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(caller.clone());
         // Only browsers say from where they come, and only they need to be told whether they may.
@@ -59,7 +107,7 @@ pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
         if is_from_a_page { Either::Left(from_pages.call(request)) } else { Either::Right(plain.call(request)) }
     });
     match routes.tls {
-        None => exchange(io, service, &watcher, &app, || client.has_begun()).await,
+        None => exchange(io, opened, service, &watcher, &app, || client.has_begun()).await,
         Some(acceptor) => {
             // A client that closes its sending side within TLS has gone: nobody does so and waits.
             watcher.takes_fin_for_gone();
@@ -67,13 +115,20 @@ pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
                 tracing::debug!("no TLS handshake");
                 return;
             };
-            exchange(tls, service, &watcher, &app, || client.has_begun()).await;
+            let speaks = Speaks::agreed(tls.get_ref().1.alpn_protocol());
+            exchange(tls, speaks, service, &watcher, &app, || client.has_begun()).await;
         }
     }
 }
 
-async fn exchange<I, S, B>(io: I, service: S, watcher: &Watcher, app: &App, has_begun: impl Fn() -> bool)
-where
+async fn exchange<I, S, B>(
+    io: I,
+    speaks: Speaks,
+    service: S,
+    watcher: &Watcher,
+    app: &App,
+    has_begun: impl Fn() -> bool,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = hyper::Response<B>> + Send + 'static,
     S::Future: Send + 'static,
@@ -90,6 +145,11 @@ where
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .keep_alive_interval(TCP_KEEP_ALIVE_AFTER);
+    let server = match speaks {
+        Speaks::Http1 => server.http1_only(),
+        Speaks::Http2 => server.http2_only(),
+        Speaks::Unknown => server,
+    };
     let connection = server.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
     // Until the protocol is known nobody else looks at the clock.
@@ -115,5 +175,25 @@ where
     if let Err(error) = ended {
         watcher.reset_if_old();
         tracing::debug!(%error, "client connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_speaks_is_told_by_its_first_bytes() {
+        for (first, speaks) in [
+            ("POST /v1/chat/comp", Speaks::Http1),
+            ("PUT", Speaks::Http1),
+            ("\r\n", Speaks::Http1),
+            ("PRI * HTTP/2.0\r\n", Speaks::Http2),
+            ("PRI * HTTP/2.1\r\n", Speaks::Http1),
+            ("PR", Speaks::Unknown),
+            ("P", Speaks::Unknown),
+        ] {
+            assert_eq!(Speaks::of(first.as_bytes()), speaks, "{first:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     attempt::{self, Begun},
     balance::{Balancers, InFlight},
     budget::Budget,
-    candidate::{Candidate, Candidates, NoCandidate},
+    candidate::{Candidate, Candidates, NoCandidate, Pool, Selector},
     config::Settings,
     defaults::DELIVERED_MAX,
     failure::Failure,
@@ -111,9 +111,14 @@ pub(crate) async fn forward(
 /// The candidates that a request allows. Looked up anew for each attempt: what failed meanwhile, for whomever, is gone.
 pub(crate) fn candidates(app: &App, request: &Inference) -> Result<Arc<[Arc<Candidate>]>, NoCandidate> {
     let pool = app.candidates.of(&app.peer, &request.wanted)?;
-    pool.fit(&request.selector, |pool| {
-        let trusted = trust::filter(pool, request.selector.trusted.as_ref())?;
-        require::filter(&trusted, &request.selector.require)
+    fit(&pool, &request.selector)
+}
+
+/// Of the replicas that are ready, those that the caller trusts and that meet what it requires.
+pub(crate) fn fit(pool: &Pool, selector: &Selector) -> Result<Arc<[Arc<Candidate>]>, NoCandidate> {
+    pool.fit(selector, |pool| {
+        let trusted = trust::filter(pool, selector.trusted.as_ref())?;
+        require::filter(&trusted, &selector.require)
     })
 }
 

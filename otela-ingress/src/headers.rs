@@ -4,9 +4,9 @@
 //! addresses and habits stay here, and whatever is not known to be needed does too. Towards clients: everything but
 //! what belongs to one hop.
 
+use crate::candidate::Candidate;
 use http::{HeaderMap, HeaderName, HeaderValue, header, uri::PathAndQuery};
 use otela_node::peer::{Path, hop};
-use otela_proto::id::Session;
 use std::time::{Duration, SystemTime};
 
 /// The request's id, ours.
@@ -82,7 +82,7 @@ pub(crate) fn path_to_node(path: &PathAndQuery) -> PathAndQuery {
 }
 
 /// Turns the headers of a node's answer into the client's.
-pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(Session, Path)>) {
+pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<(&Candidate, Path)>) {
     hop::strip(headers);
     // Only we may use these names.
     let ours: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("x-otela-")).cloned().collect();
@@ -95,11 +95,9 @@ pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
     }
-    if let Some((session, path)) = from {
-        if let Ok(node) = HeaderValue::from_str(&session.peer.to_string()) {
-            headers.insert(NODE, node);
-        }
-        headers.insert(SESSION, HeaderValue::from(session.epoch.0));
+    if let Some((candidate, path)) = from {
+        headers.insert(NODE, candidate.name().clone());
+        headers.insert(SESSION, HeaderValue::from(candidate.session().epoch.0));
         let path = match path {
             Path::Direct => "direct",
             Path::Relayed => "relayed",

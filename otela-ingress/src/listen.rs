@@ -117,7 +117,7 @@ impl Ingress {
             callers: RandomState::new(),
         });
         tasks.spawn(call_on_news(Arc::clone(&app)));
-        let routes = Routes { plain: api::router(&app, observed), cors: cors::layer(Arc::clone(&app)), tls };
+        let routes = Routes::new(api::router(&app, observed), cors::layer(Arc::clone(&app)), tls);
         tasks.spawn_to_end(accept(Arc::clone(&listener), routes, Arc::clone(&app), config.connections_max));
         if let Some(predecessor) = predecessor {
             predecessor.accepts().await.map_err(failed)?;

@@ -5,6 +5,7 @@ use crate::{
     balance::{Balancer, Hints},
     candidate::Candidate,
     forward::App,
+    pace::Paces,
     request::Inference,
     standing::InFlightCount,
 };
@@ -21,8 +22,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) hints: Hints<'a>,
     /// Most requests in flight on one session, from here.
     pub(crate) in_flight_max: u32,
-    /// For how long it may run.
-    pub(crate) lasts: Duration,
+    /// For how long it may run: the pace of its model here, and the tokens that it may have.
+    pub(crate) lasts: Lasts<'a>,
     /// The wall clock, in milliseconds since the Unix epoch; allocations end by it.
     pub(crate) unix_ms: u64,
 }
@@ -35,9 +36,23 @@ impl<'a> Needs<'a> {
             balancer: app.balancers.of(request.policy),
             hints: request.hints(),
             in_flight_max: request.settings.in_flight_max,
-            lasts: app.paces.expected(request.wanted.name(), request.scan.max_tokens()),
+            lasts: Lasts { paces: &app.paces, model: request.wanted.name(), max_tokens: request.scan.max_tokens() },
             unix_ms: u64::try_from(unix_ms).unwrap_or(u64::MAX),
         }
+    }
+}
+
+/// What is known of how long a request will run. Looked up only where an allocation ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lasts<'a> {
+    pub(crate) paces: &'a Paces,
+    pub(crate) model: &'a str,
+    pub(crate) max_tokens: Option<u64>,
+}
+
+impl Lasts<'_> {
+    fn expected(&self) -> Duration {
+        self.paces.expected(self.model, self.max_tokens)
     }
 }
 
@@ -71,7 +86,7 @@ impl Needs<'_> {
             Against::Full
         } else if standing.load.asks_for_pause() {
             Against::Paused
-        } else if candidate.ends_in(self.unix_ms).is_some_and(|left| left < self.lasts) {
+        } else if candidate.ends_in(self.unix_ms).is_some_and(|left| left < self.lasts.expected()) {
             Against::EndsSoon
         } else {
             Against::Nothing
@@ -169,7 +184,7 @@ mod tests {
         let balancers = Balancers::default();
         let hints = Hints { model: "m", affinity: None };
         let balancer = balancers.of(Policy::Random);
-        let lasts = Duration::from_secs(10);
+        let lasts = Lasts { paces: &Paces::default(), model: "m", max_tokens: None };
         take(fleet, tried, &Needs { balancer, hints, in_flight_max: most, lasts, unix_ms: NOW })
     }
 

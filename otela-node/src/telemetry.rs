@@ -10,8 +10,11 @@ use std::{
     io::IsTerminal,
     sync::{Arc, Mutex, PoisonError},
 };
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
+
+/// Lines that may wait for whoever reads stderr; room for them is made at the start.
+const LINES_WAITING_MAX: usize = 16_384;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,7 +39,8 @@ pub struct Logs(#[expect(dead_code, reason = "held for its drop")] WorkerGuard);
 /// The filter cannot be parsed.
 pub fn init(filter: &str, format: LogFormat) -> Result<Logs, tracing_subscriber::filter::ParseError> {
     let filter = filter.parse::<EnvFilter>()?;
-    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
+    let (writer, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(LINES_WAITING_MAX).finish(std::io::stderr());
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer)

@@ -11,7 +11,7 @@ use otela_proto::{
 };
 
 /// The entry of a node that serves the model `m`, changed.
-fn entry(n: u16, change: impl FnOnce(&mut Payload)) -> Entry {
+pub(crate) fn entry(n: u16, change: impl FnOnce(&mut Payload)) -> Entry {
     let models = vec![ModelCard { id: "m".into(), ..ModelCard::default() }];
     let service = Service { name: "llm".into(), models, ..Service::default() };
     let mut payload = Payload { services: vec![service], ..Payload::default() };
@@ -24,7 +24,7 @@ fn entry(n: u16, change: impl FnOnce(&mut Payload)) -> Entry {
     Entry::sign(&key, &mesh, Draft { rank, issued_at_ms: 1_000, payload }).unwrap()
 }
 
-fn view_of(entries: &[Entry], generation: u64) -> Arc<View> {
+pub(crate) fn view_of(entries: &[Entry], generation: u64) -> Arc<View> {
     let mut registry = Registry::default();
     for entry in entries {
         registry.learn(entry.clone(), Duration::ZERO);
