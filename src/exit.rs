@@ -15,7 +15,7 @@ use otela_node::{
         admission::{AdmissionError, MeshFileError},
         provider::ProviderError,
     },
-    telemetry::chain,
+    telemetry::{chain, trace::TraceError},
 };
 use otela_proto::id::MeshName;
 use otela_sched::engine::EngineError;
@@ -42,6 +42,9 @@ pub(crate) enum CommandError {
     /// The log filter cannot be parsed.
     #[error("--log {filter:?} is not a filter such as info or warn,otela_node=debug")]
     LogFilter { filter: String, source: Box<dyn Error + Send + Sync> },
+    /// Traces cannot be sent where they should go.
+    #[error(transparent)]
+    Traces(#[from] TraceError),
     /// The configuration file cannot be used.
     #[error(transparent)]
     Config(#[from] FileError),
@@ -118,7 +121,7 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Config(_) | Self::NoConfig => USAGE,
-            Self::LogFilter { .. } | Self::NotOpen(_) => CONFIG,
+            Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
             }

@@ -9,7 +9,7 @@ use crate::{
 use multiaddr::{Multiaddr, Protocol};
 use otela_node::{
     peer::{
-        Bootstrap, Path, Peer, PeerConfig,
+        Bootstrap, Peer, PeerConfig,
         probe::{HolePunch, Measured, Survey, Way},
     },
     tasks::Tasks,
@@ -137,7 +137,7 @@ fn way(way: &Way) -> Value {
     let connection = &way.connection;
     let measured = way.measured.as_ref();
     json!({
-        "path": if connection.path() == Path::Direct { "direct" } else { "relayed" },
+        "path": connection.path().name(),
         "transport": connection.carrier_name(),
         "address": without_id(connection.remote()).to_string(),
         "relay": connection.relay().map(|relay| relay.to_string()),

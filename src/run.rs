@@ -1,7 +1,7 @@
 //! Runs one command from start to a clean end.
 
 use crate::{
-    cli::{Command, EngineArgs, IngressArgs, RelayArgs, StartArgs},
+    cli::{Command, EngineArgs, IngressArgs, RelayArgs, StartArgs, TraceArgs},
     config::{self, Told},
     demo, doctor,
     exit::{self, CommandError},
@@ -15,7 +15,10 @@ use otela_node::{
     agent,
     peer::{Inbound, Peer, PeerConfig, observe},
     tasks::Tasks,
-    telemetry::{self, Metrics},
+    telemetry::{
+        self, Metrics,
+        trace::{TraceError, TraceSettings, Traces},
+    },
 };
 use otela_proto::payload::Role;
 use otela_sched::engine::{EngineError, Outcome};
@@ -58,8 +61,8 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let code = runtime.block_on(async {
         match cli.command {
-            Command::Start(args) => start(*args).await,
-            Command::Ingress(args) => ingress(*args, Reloads::new(argv, file.is_some(), values)).await,
+            Command::Start(args) => start(*args, cli.traces).await,
+            Command::Ingress(args) => ingress(*args, Reloads::new(argv, file.is_some(), values), cli.traces).await,
             Command::Relay(args) => relay(*args).await,
             Command::Engine(args) => engine(*args).await,
             Command::Demo(args) => demo::run(args).await,
@@ -83,21 +86,24 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8)
 }
 
-async fn start(args: StartArgs) -> Result<ExitCode, CommandError> {
+async fn start(args: StartArgs, collector: TraceArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
-    let (agent, http) = (args.agent()?, args.http);
+    let (mut agent, http) = (args.agent()?, args.http);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Node], &ANY_PORT)? };
     let provider = args.provider.settings(&config, &agent.labels)?;
     let config = PeerConfig { provider, ..config };
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
     observed(&peer, http, &tasks, &metrics).await?;
+    let traces = traces(collector, "otela-node", &peer, &metrics)?;
+    agent.traces = traces.clone();
     let outcome = agent::run(agent, peer.clone(), requests, &tasks, &metrics).await;
+    traces.end().await;
     tasks.shutdown(Duration::ZERO).await;
     unless_superseded(&peer, exit::outcome(&outcome))
 }
 
-async fn ingress(args: IngressArgs, reloads: Reloads) -> Result<ExitCode, CommandError> {
+async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> Result<ExitCode, CommandError> {
     if let Some(about) = args.policy_help() {
         println!("{about}");
         return Ok(ExitCode::SUCCESS);
@@ -108,10 +114,12 @@ async fn ingress(args: IngressArgs, reloads: Reloads) -> Result<ExitCode, Comman
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     // Clients' connections end before the peer that carries their requests.
     let clients = tasks.child();
-    let (http, drain) = (args.config()?, args.drain);
+    let (mut http, drain) = (args.config()?, args.drain);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Ingress], &ANY_PORT)? };
     let scheme = if http.tls.is_some() { "https" } else { "http" };
     let (peer, _) = join(config, &tasks, &metrics).await?;
+    let traces = traces(collector, "otela-ingress", &peer, &metrics)?;
+    http.traces = traces.clone();
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
     drain_on_stop(&tasks)?;
     tracing::info!("OpenAI base URL: {scheme}://{}/v1", ingress.address());
@@ -125,6 +133,7 @@ async fn ingress(args: IngressArgs, reloads: Reloads) -> Result<ExitCode, Comman
         () = reloads.follow(hangups, &ingress) => {}
     }
     ingress.stop(drain).await;
+    traces.end().await;
     leave(&peer, &tasks).await;
     unless_superseded(&peer, ExitCode::SUCCESS)
 }
@@ -182,6 +191,14 @@ async fn join(
         tracing::warn!("no --bootstrap was given: this peer is alone until another one dials it");
     }
     Ok((peer, requests))
+}
+
+/// Where the spans of a peer's requests go.
+fn traces(args: TraceArgs, service: &str, peer: &Peer, metrics: &Metrics) -> Result<Traces, TraceError> {
+    let Some(collector) = args.collector()? else { return Ok(Traces::default()) };
+    let service = args.otel_service_name.unwrap_or_else(|| service.to_owned());
+    let (instance, mesh) = (peer.id().to_string(), peer.mesh().to_string());
+    Traces::start(TraceSettings { collector, service, instance, mesh }, metrics)
 }
 
 /// Serves the registry, health and metrics over HTTP until the tasks are stopped.

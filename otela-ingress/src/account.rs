@@ -12,10 +12,14 @@ use crate::{
     request::Inference,
     stream::Usage,
 };
-use http::{Method, StatusCode};
-use otela_node::peer::Path;
+use axum::body::Body;
+use http::{Method, Request, StatusCode};
+use otela_node::{peer::Path, telemetry::trace::Span};
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 use tokio::time::Instant;
+
+/// As much of a path as is told.
+const PATH_CHARS_MAX: usize = 256;
 
 /// One attempt on a node.
 #[derive(Debug, Clone)]
@@ -75,12 +79,15 @@ pub(crate) struct Account {
     pub(crate) bytes_out: u64,
     pub(crate) resumed: u32,
     in_flight: Option<InFlight>,
+    span: Span,
 }
 
 impl Account {
     /// A request has come.
-    pub(crate) fn new(app: &Arc<App>, id: Arc<str>, client_id: Option<String>, method: Method, path: String) -> Self {
+    pub(crate) fn new(app: &Arc<App>, id: Arc<str>, client_id: Option<String>, request: &Request<Body>) -> Self {
         app.metrics.in_flight.inc();
+        let (method, path) = (request.method().clone(), request.uri().path().chars().take(PATH_CHARS_MAX).collect());
+        let span = app.traces.received("otela.request", request.headers());
         Self {
             app: Arc::clone(app),
             id,
@@ -101,7 +108,13 @@ impl Account {
             bytes_out: 0,
             resumed: 0,
             in_flight: None,
+            span,
         }
+    }
+
+    /// What is told of it to whoever collects traces.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     pub(crate) fn id(&self) -> &Arc<str> {
@@ -136,11 +149,13 @@ impl Account {
 
     /// An attempt has ended, or its answer has begun.
     pub(crate) fn tried(&mut self, in_flight: &InFlight, how: &'static str, lasted: Duration) {
+        in_flight.span().set("otela.outcome", how);
         self.tried.push(Tried { on: Arc::clone(in_flight.candidate()), how, lasted });
     }
 
     /// The answer has begun, over `path`; `in_flight` ends with it.
     pub(crate) fn answered_by(&mut self, in_flight: InFlight, path: Path) {
+        in_flight.span().set("otela.path", path.name());
         self.route = Some(path);
         self.in_flight = Some(in_flight);
         self.first_byte.get_or_insert(self.begun.elapsed());
@@ -202,6 +217,33 @@ impl Account {
         text
     }
 
+    /// The same for whoever collects traces. Names of models that nobody has are a client's own words, and not told.
+    fn trace(&self, end: End) {
+        let span = &self.span;
+        if !span.is_recorded() {
+            return;
+        }
+        span.set("http.request.method", self.method.to_string());
+        span.set("url.path", self.path.clone());
+        span.set("otela.request.id", self.id.to_string());
+        span.set("otela.end", end.name());
+        if let Some(status) = self.status {
+            span.set("http.response.status_code", i64::from(status.as_u16()));
+        }
+        if let Some(model) = &self.model {
+            span.set("gen_ai.request.model", model.to_string());
+        }
+        if let Some(usage) = self.usage {
+            let tokens = |tokens: u64| i64::try_from(tokens).unwrap_or(i64::MAX);
+            span.set("gen_ai.usage.input_tokens", tokens(usage.prompt_tokens));
+            span.set("gen_ai.usage.output_tokens", tokens(usage.completion_tokens));
+        }
+        if matches!(end, End::Failed | End::BrokeOff) {
+            span.failed(end.name());
+        }
+        span.end();
+    }
+
     fn line(&self, end: End) {
         let attempts = self.tried.iter().fold(String::new(), |mut line, tried| {
             let comma = if line.is_empty() { "" } else { "," };
@@ -225,7 +267,7 @@ impl Account {
             bytes_out = self.bytes_out,
             prompt_tokens = self.usage.map(|usage| usage.prompt_tokens),
             completion_tokens = self.usage.map(|usage| usage.completion_tokens),
-            via = self.route.map(|path| if path == Path::Direct { "direct" } else { "relayed" }),
+            via = self.route.map(Path::name),
             resumed = self.resumed,
             attempts,
             "request"
@@ -253,5 +295,6 @@ impl Drop for Account {
             metrics.tokens(self.model.as_deref(), usage);
         }
         self.line(end);
+        self.trace(end);
     }
 }

@@ -50,7 +50,9 @@ pub(crate) async fn attempt(
     outgoing: &Outgoing,
 ) -> Result<Begun, Failure> {
     let (node, sent_at) = (in_flight.candidate().node(), Instant::now());
-    let sending = app.peer.send(&node, outgoing.head.clone(), RequestBody::Parts(Arc::clone(&outgoing.body)));
+    let mut head = outgoing.head.clone();
+    in_flight.span().name_in(&mut head.headers);
+    let sending = app.peer.send(&node, head, RequestBody::Parts(Arc::clone(&outgoing.body)));
     let sent = match request.settings.answer_within {
         Some(within) => timeout(within, sending).await.map_err(|_| Failure::Timeout(within))?,
         None => sending.await,

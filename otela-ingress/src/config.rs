@@ -1,6 +1,7 @@
 //! What an ingress is told at its start, and what of it may change while it runs.
 
 use crate::{balance::Policy, cors::Origins, defaults, tls::TlsFiles};
+use otela_node::telemetry::trace::Traces;
 use std::{collections::HashMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// The settings of one ingress.
@@ -16,6 +17,8 @@ pub struct IngressConfig {
     pub bodies_bytes_max: usize,
     /// Client connections at once. More wait in the operating system's queue.
     pub connections_max: usize,
+    /// Where the spans of requests go.
+    pub traces: Traces,
     /// What may change while it runs.
     pub settings: Settings,
 }
@@ -30,6 +33,7 @@ impl IngressConfig {
             tls: None,
             bodies_bytes_max: defaults::BODIES_BYTES_MAX,
             connections_max: defaults::CONNECTIONS_MAX,
+            traces: Traces::default(),
             settings: Settings::default(),
         }
     }

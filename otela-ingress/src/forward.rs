@@ -20,7 +20,7 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use http::Response;
-use otela_node::{peer::Peer, tasks::Tasks};
+use otela_node::{peer::Peer, tasks::Tasks, telemetry::trace::Traces};
 use otela_proto::id::Session;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -37,6 +37,7 @@ pub(crate) struct App {
     pub(crate) paces: Paces,
     pub(crate) budget: Budget,
     pub(crate) metrics: IngressMetrics,
+    pub(crate) traces: Traces,
     pub(crate) tasks: Tasks,
     /// The time for finishing is over: clients are told so before they are cut off.
     pub(crate) closing: CancellationToken,
@@ -127,6 +128,7 @@ pub(crate) fn note_failure(app: &Arc<App>, in_flight: &InFlight, request: &Infer
     let (node, reason) = (in_flight.candidate().node(), failure.reason());
     tracing::info!(request = %request.id, %node, reason, "attempt failed");
     app.metrics.attempt_failed(reason);
+    in_flight.span().failed(reason);
     app.metrics.error_events.inc_by(u64::from(matches!(failure, Failure::FailedStream(_))));
     if let Some(strike) = failure.strike() {
         trial::strike(app, in_flight.candidate(), request, strike);

@@ -98,11 +98,7 @@ pub(crate) fn to_client(headers: &mut HeaderMap, request_id: &str, from: Option<
     if let Some((candidate, path)) = from {
         headers.insert(NODE, candidate.name().clone());
         headers.insert(SESSION, HeaderValue::from(candidate.session().epoch.0));
-        let path = match path {
-            Path::Direct => "direct",
-            Path::Relayed => "relayed",
-        };
-        headers.insert(PATH, HeaderValue::from_static(path));
+        headers.insert(PATH, HeaderValue::from_static(path.name()));
     }
 }
 

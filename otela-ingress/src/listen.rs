@@ -111,6 +111,7 @@ impl Ingress {
             paces: Paces::default(),
             budget: Budget::default(),
             metrics: IngressMetrics::register(metrics),
+            traces: config.traces,
             tasks: tasks.clone(),
             closing: closing.clone(),
             body_room: Arc::new(Semaphore::new(room_kib)),

@@ -11,6 +11,7 @@ use crate::{
     require::{InvalidRequirement, Requirements},
     trust::{InvalidTrust, Trusted},
 };
+use otela_node::telemetry::trace::Span;
 use otela_proto::{PeerId, registry::View};
 use std::sync::Arc;
 
@@ -146,7 +147,7 @@ impl Picker {
             unix_ms,
         };
         let (candidate, count) = place::take(&candidates, &[], &needs).map_err(|_| NotPicked::Full)?;
-        Ok(Picked(InFlight::start(Arc::clone(balancer), candidate, count, Arc::clone(&self.queues))))
+        Ok(Picked(InFlight::start(Arc::clone(balancer), candidate, count, Arc::clone(&self.queues), Span::default())))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::{
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, header, request, uri::PathAndQuery};
+use otela_node::telemetry::trace::Span;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -30,6 +31,8 @@ pub(crate) struct Inference {
     pub(crate) scan: Scan,
     /// Our own name for the request.
     pub(crate) id: Arc<str>,
+    /// What is told of it to whoever collects traces.
+    pub(crate) span: Span,
     /// The connection that it came on.
     pub(crate) client: Client,
     pub(crate) caller: Caller,
@@ -170,6 +173,7 @@ pub(crate) mod tests {
             body: Bytes::from_static(body.as_bytes()),
             scan: scan::scan(body.as_bytes()).unwrap(),
             id: "r1".into(),
+            span: Span::default(),
             client: Client::default(),
             caller: Caller(1),
             affinity: None,

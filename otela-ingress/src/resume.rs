@@ -111,7 +111,9 @@ fn place(app: &Arc<App>, request: &Inference, tried: &[Session]) -> Result<InFli
     }
     let needs = Needs { in_flight_max: u32::MAX, ..Needs::of(app, request) };
     let (candidate, count) = place::take(&able, tried, &needs).map_err(|_| NotResumed("no_candidate"))?;
-    Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues)))
+    let span = request.span.asking("otela.attempt");
+    span.set("otela.resumed", true);
+    Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues), span))
 }
 
 /// The client's request, with what was said so far.

@@ -61,6 +61,7 @@ where
     let full = |_| ForwardError::NoPlace(NotPlaced::QueueFull(until_free()));
     let ticket = app.queues.join(name, request.caller, settings.queue_max).map_err(full)?;
     let waiting = Waiting::new(app);
+    let _queued = request.span.step("otela.queue");
     let deadline = waiting.since + settings.queue_within;
     let mut look_at = waiting.since;
     loop {
@@ -94,7 +95,8 @@ where
 fn take(app: &App, request: &Inference, tried: &[Session], found: &[Arc<Candidate>]) -> Result<InFlight, NoPlace> {
     let needs = Needs::of(app, request);
     let (candidate, count) = place::take(found, tried, &needs)?;
-    Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues)))
+    let (balancer, queues) = (Arc::clone(needs.balancer), Arc::clone(&app.queues));
+    Ok(InFlight::start(balancer, candidate, count, queues, request.span.asking("otela.attempt")))
 }
 
 /// Counts a request that waits.

@@ -8,3 +8,4 @@ pub mod http1;
 pub mod peer;
 pub mod tasks;
 pub mod telemetry;
+mod web;

@@ -29,8 +29,12 @@ pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use otela_node::telemetry::LogFormat;
+use otela_node::telemetry::{
+    LogFormat,
+    trace::{self, TraceError},
+};
 use std::{ffi::OsString, path::PathBuf};
+use url::Url;
 
 /// Turns GPUs scattered over clusters and workstations into one OpenAI-compatible service.
 ///
@@ -46,6 +50,8 @@ pub(crate) struct Cli {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
+    #[command(flatten)]
+    pub(crate) traces: TraceArgs,
     /// Worker threads. Half of the processors, but at most 8, if not given.
     #[arg(long, global = true, env = "OTELA_THREADS", value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
@@ -70,6 +76,52 @@ pub(crate) struct LogArgs {
     /// How log lines look.
     #[arg(long = "log-format", global = true, env = "OTELA_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) format: Format,
+}
+
+/// Where traces of requests go.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TraceArgs {
+    /// Send traces of requests by OTLP over HTTP to the collector at this URL, for example http://localhost:4318.
+    /// If not given, to the one that OpenTelemetry's own variables name (OTEL_EXPORTER_OTLP_ENDPOINT), if they do.
+    #[arg(long, global = true, env = "OTELA_TRACES_TO", value_name = "URL")]
+    traces_to: Option<String>,
+    /// The same, as OpenTelemetry has it.
+    #[arg(long, global = true, hide = true, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// The whole URL for traces.
+    #[arg(long, global = true, hide = true, env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", value_name = "URL")]
+    otlp_traces_endpoint: Option<String>,
+    /// How the collector is spoken to; there is one way only.
+    #[arg(long, global = true, hide = true, env = "OTEL_EXPORTER_OTLP_PROTOCOL", value_name = "PROTOCOL")]
+    otlp_protocol: Option<String>,
+    /// Whether OpenTelemetry's own variables are to be looked at.
+    #[arg(long, global = true, hide = true, env = "OTEL_SDK_DISABLED", value_name = "BOOL")]
+    otel_disabled: Option<String>,
+    /// What the service is called.
+    #[arg(long, global = true, hide = true, env = "OTEL_SERVICE_NAME", value_name = "NAME")]
+    pub(crate) otel_service_name: Option<String>,
+}
+
+impl TraceArgs {
+    /// Where traces go, if anywhere. Variables that are empty are none.
+    pub(crate) fn collector(&self) -> Result<Option<Url>, TraceError> {
+        let told = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        if let Some(to) = told(&self.traces_to) {
+            return trace::collector(&to).map(Some);
+        }
+        if self.otel_disabled.as_ref().is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(None);
+        }
+        let collector = match (told(&self.otlp_traces_endpoint), told(&self.otlp_endpoint)) {
+            (Some(whole), _) => trace::whole_url(&whole)?,
+            (None, Some(base)) => trace::collector(&base)?,
+            (None, None) => return Ok(None),
+        };
+        match told(&self.otlp_protocol) {
+            Some(protocol) if protocol != "http/protobuf" => Err(TraceError::Protocol(protocol)),
+            _ => Ok(Some(collector)),
+        }
+    }
 }
 
 /// The log formats.

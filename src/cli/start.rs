@@ -77,6 +77,7 @@ impl StartArgs {
             linger: self.linger,
             visible: Visible { cuda: self.cuda_visible_devices.clone(), rocm: self.rocr_visible_devices.clone() },
             echo: Some(Echo::to_own_output()?),
+            ..AgentConfig::default()
         })
     }
 }

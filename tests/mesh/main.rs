@@ -43,4 +43,5 @@ mod routes;
 mod streaming;
 mod support;
 mod surface;
+mod traces;
 mod trust;

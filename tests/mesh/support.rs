@@ -230,9 +230,14 @@ impl Mesh {
 
     /// Adds a node with a scripted engine, and waits until it serves. Its log is `scripted-N`.
     pub(crate) async fn scripted(&mut self, model: &str) -> ScriptedLog {
+        self.scripted_with(model, &[]).await
+    }
+
+    /// The same, with flags for the node.
+    pub(crate) async fn scripted_with(&mut self, model: &str, flags: &[&str]) -> ScriptedLog {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
         let log = self.dir.path().join(format!("scripted-{}", self.nodes.len()));
-        self.add(&[], &["python3", script, log.to_str().unwrap(), model]);
+        self.add(flags, &["python3", script, log.to_str().unwrap(), model]);
         self.serves_one_more(model).await;
         ScriptedLog(log)
     }

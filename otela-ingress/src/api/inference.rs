@@ -29,8 +29,7 @@ pub(super) async fn infer(
         &app,
         request_id().into(),
         client_id.as_ref().and_then(|id| id.to_str().ok()).map(str::to_owned),
-        request.method().clone(),
-        request.uri().path().chars().take(256).collect(),
+        &request,
     );
     app.budget.deposit();
     let mut response = match read(&app, client, request, &mut account).await {

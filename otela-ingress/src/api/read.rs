@@ -66,6 +66,7 @@ pub(super) async fn read(
         policy,
         wishes,
         settings: model,
+        span: account.span().clone(),
         _room: room,
     };
     account.is_read(&request);

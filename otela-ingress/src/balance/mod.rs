@@ -15,6 +15,7 @@ mod weighted;
 pub use policy::{Policy, UnknownPolicy};
 
 use crate::{candidate::Candidate, queue::Queues, standing::InFlightCount};
+use otela_node::telemetry::trace::Span;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
@@ -89,6 +90,7 @@ pub(crate) struct InFlight {
     candidate: Arc<Candidate>,
     begun: Instant,
     outcome: Outcome,
+    span: Span,
     // In this order: who is called looks whether there is room.
     _count: InFlightCount,
     _frees: Frees,
@@ -110,15 +112,24 @@ impl InFlight {
         candidate: Arc<Candidate>,
         count: InFlightCount,
         queues: Arc<Queues>,
+        span: Span,
     ) -> Self {
         balancer.on_request_start(&candidate);
+        if span.is_recorded() {
+            span.set("otela.node", candidate.name().to_str().unwrap_or_default().to_owned());
+        }
         let (begun, outcome) = (Instant::now(), Outcome::default());
-        Self { balancer, candidate, begun, outcome, _count: count, _frees: Frees(queues) }
+        Self { balancer, candidate, begun, outcome, span, _count: count, _frees: Frees(queues) }
     }
 
     /// The candidate that it is on.
     pub(crate) fn candidate(&self) -> &Arc<Candidate> {
         &self.candidate
+    }
+
+    /// What is told of it to whoever collects traces.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
     }
 
     /// The answer has come to its end.

@@ -1,4 +1,5 @@
 use super::*;
+
 use crate::candidate::tests::candidates;
 use std::collections::BTreeMap;
 
@@ -73,7 +74,7 @@ fn p34_guards_call_the_hooks_exactly_once() {
     let (policy, fleet) = (Arc::new(Counting::default()), candidates(1));
     let start = || {
         let count = InFlightCount::take(fleet[0].standing(), 9).unwrap();
-        InFlight::start(policy.clone(), fleet[0].clone(), count, Arc::default())
+        InFlight::start(policy.clone(), fleet[0].clone(), count, Arc::default(), Span::default())
     };
     let (mut whole, dropped) = (start(), start());
     assert_eq!(fleet[0].standing().load.in_flight(), 2);

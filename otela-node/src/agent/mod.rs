@@ -12,7 +12,7 @@ use crate::{
     },
     peer::{Announcement, Inbound, Peer, tunnel},
     tasks::Tasks,
-    telemetry::{Metrics, chain},
+    telemetry::{Metrics, chain, trace::Traces},
 };
 use hardware::{Tools, Visible};
 use otela_proto::{
@@ -26,7 +26,6 @@ use tokio::{
     time::Instant,
 };
 
-/// Name of the service that engines with the OpenAI API offer.
 /// Neighbours get our leave within this, or notice by themselves.
 const LEAVE_WITHIN: Duration = Duration::from_millis(800);
 
@@ -58,6 +57,8 @@ pub struct AgentConfig {
     pub visible: Visible,
     /// Where the engine's output goes besides the lines that are kept.
     pub echo: Option<Echo>,
+    /// Where the spans of requests go.
+    pub traces: Traces,
 }
 
 impl Default for AgentConfig {
@@ -72,6 +73,7 @@ impl Default for AgentConfig {
             linger: Duration::from_secs(5),
             visible: Visible::default(),
             echo: None,
+            traces: Traces::default(),
         }
     }
 }
@@ -130,7 +132,7 @@ pub async fn run(
     metrics: &Metrics,
 ) -> Outcome {
     let ServiceConfig { in_flight_max, paths, .. } = config.service.clone();
-    let gate = Gate::new(metrics, Opening { in_flight_max, paths });
+    let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone());
     tasks.spawn(tunnel::serve(requests, gate.clone(), tasks.clone()));
     let said = Announcement { labels: config.labels.clone(), ..Announcement::default() };
     let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, said };

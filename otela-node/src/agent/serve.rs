@@ -7,7 +7,10 @@ use crate::{
     engine::Client,
     http1::{BoxError, PooledBody, RequestBody, SendError},
     peer::hop,
-    telemetry::{Metrics, chain},
+    telemetry::{
+        Metrics, chain,
+        trace::{Span, Traces},
+    },
 };
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -70,6 +73,7 @@ pub(super) struct Gate {
 struct Shared {
     engine: ArcSwapOption<Client>,
     opening: Opening,
+    traces: Traces,
     in_flight: watch::Sender<usize>,
     counters: Counters,
 }
@@ -84,8 +88,8 @@ pub(super) struct Opening {
 }
 
 impl Gate {
-    /// A closed door.
-    pub(super) fn new(metrics: &Metrics, opening: Opening) -> Self {
+    /// A closed door. What passes it is seen in `traces`.
+    pub(super) fn new(metrics: &Metrics, opening: Opening, traces: Traces) -> Self {
         let counters = Counters::default();
         metrics.register(|r| {
             r.register("otela_agent_requests", "Requests handed to the engine", counters.requests.clone());
@@ -93,7 +97,8 @@ impl Gate {
             r.register("otela_agent_requests_refused", "Requests that did not reach the engine, by reason", refused);
             r.register("otela_agent_in_flight", "Requests in the engine's hands", counters.in_flight.clone());
         });
-        let shared = Shared { engine: ArcSwapOption::empty(), opening, in_flight: watch::channel(0).0, counters };
+        let in_flight = watch::channel(0).0;
+        let shared = Shared { engine: ArcSwapOption::empty(), opening, traces, in_flight, counters };
         Self { shared: Arc::new(shared) }
     }
 
@@ -122,6 +127,14 @@ impl Gate {
         if !engine_path::is_inference(path) && !engine_path::is_opened(path, &self.shared.opening.paths) {
             return self.refuse(StatusCode::NOT_FOUND, "unknown_url", "This route is not reachable through the mesh.");
         }
+        let span = self.shared.traces.received("otela.node", request.headers());
+        let response = self.pass(request, &span, begun).await;
+        span.set("http.response.status_code", i64::from(response.status().as_u16()));
+        response
+    }
+
+    /// Hands a request to the engine, if it may pass.
+    async fn pass(&self, request: Request<Incoming>, span: &Span, begun: Instant) -> Response<ServedBody> {
         let Some(engine) = self.shared.engine.load_full() else {
             return self.refuse(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "The engine is not ready.");
         };
@@ -146,7 +159,8 @@ impl Gate {
         if matches!(body, RequestBody::Whole(_)) {
             head.headers.remove(header::CONTENT_LENGTH);
         }
-        let sent = Instant::now();
+        let (sent, asked) = (Instant::now(), span.asking("otela.engine"));
+        asked.name_in(&mut head.headers);
         match engine.send(head, body).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let mut response =
@@ -164,9 +178,16 @@ impl Gate {
                     let engine = sent.elapsed();
                     tell_timing(response.headers_mut(), begun.elapsed().saturating_sub(engine), engine);
                 }
-                response.map(|body| ServedBody::Engine { body, _running: running, broken: None })
+                asked.set("http.response.status_code", i64::from(response.status().as_u16()));
+                let spans = [asked, span.clone()];
+                response.map(|body| ServedBody::Engine { body, _running: running, spans, broken: None })
             }
-            Err(error) => self.engine_failed(&error),
+            Err(error) => {
+                for span in [&asked, span] {
+                    span.failed("engine");
+                }
+                self.engine_failed(&error)
+            }
         }
     }
 
@@ -271,9 +292,9 @@ impl Drop for Running {
 /// The body of an answer to the mesh.
 #[derive(Debug)]
 pub(super) enum ServedBody {
-    /// The engine's, and the count of what is running. Once it has broken off, the error waits a moment, so that what
+    /// The engine's, the count of what is running, and the spans that end with it. Once it has broken off, the error waits a moment, so that what
     /// came before it leaves before the substream is reset.
-    Engine { body: PooledBody, _running: Running, broken: Option<(Pin<Box<Sleep>>, hyper::Error)> },
+    Engine { body: PooledBody, _running: Running, spans: [Span; 2], broken: Option<(Pin<Box<Sleep>>, hyper::Error)> },
     /// Ours.
     Own(Full<Bytes>),
 }
@@ -284,10 +305,13 @@ impl Body for ServedBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.get_mut() {
-            Self::Engine { body, broken, .. } => {
+            Self::Engine { body, broken, spans, .. } => {
                 if broken.is_none() {
                     match std::task::ready!(Pin::new(body).poll_frame(cx)) {
-                        Some(Err(error)) => *broken = Some((Box::pin(sleep(LAST_BYTES_WITHIN)), error)),
+                        Some(Err(error)) => {
+                            spans.iter().for_each(|span| span.failed("broke_off"));
+                            *broken = Some((Box::pin(sleep(LAST_BYTES_WITHIN)), error));
+                        }
                         frame => return Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
                     }
                 }

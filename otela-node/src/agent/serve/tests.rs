@@ -54,7 +54,7 @@ async fn ask(gate: &Gate, path: &str) -> (u16, String, bool) {
 
 #[tokio::test]
 async fn p25_the_node_itself_lets_nothing_but_inference_through() {
-    let gate = Gate::new(&Metrics::new(), Opening::default());
+    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
     for path in ["/sleep", "/v1/load_lora_adapter", "/metrics", "/v1/../sleep", "//sleep", "/v1/models"] {
         assert_eq!(ask(&gate, path).await, (404, "unknown_url".into(), true), "{path}");
     }
@@ -63,7 +63,7 @@ async fn p25_the_node_itself_lets_nothing_but_inference_through() {
 
 #[tokio::test]
 async fn an_engine_that_is_gone_has_not_had_the_request() {
-    let gate = Gate::new(&Metrics::new(), Opening::default());
+    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     gate.open(Client::new(nobody, None, Tasks::new()));
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "engine_unreachable".into(), true));

@@ -5,7 +5,7 @@ use super::{
     json::{self as render, roles},
 };
 use crate::peer::{
-    Path, Peer, Reach,
+    Peer, Reach,
     defaults::{EXPIRES_SOON, SKEW_WARN},
     gossip::unix_ms,
 };
@@ -135,14 +135,10 @@ fn connections(peer: &Peer) -> Vec<Value> {
     let peers: BTreeMap<_, _> = peer.connections().iter().map(|c| (c.peer(), ())).collect();
     let best = peers.keys().filter_map(|id| peer.connection(id));
     best.map(|connection| {
-        let path = match connection.path() {
-            Path::Direct => "direct",
-            Path::Relayed => "relayed",
-        };
         let rtt_ms = connection.rtt().map(|rtt| rtt.as_secs_f64() * 1e3);
         json!({
             "peer": connection.peer().to_string(),
-            "path": path,
+            "path": connection.path().name(),
             "address": connection.remote().to_string(),
             "carrier": connection.carrier().name(),
             "proxied": connection.is_proxied(),

@@ -34,6 +34,17 @@ pub enum Path {
     Relayed,
 }
 
+impl Path {
+    /// Its name in headers, logs and traces.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Relayed => "relayed",
+        }
+    }
+}
+
 /// What carries a connection. A dead peer shows at once over TCP, and after seconds over QUIC; whatever looks like the
 /// web is watched and cut by others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,9 @@
-//! Logs, the metrics registry, and how an error is told.
+//! Logs, the metrics registry, traces, and how an error is told.
 //!
 //! Metrics are registered in one [`Metrics`] per process, handed down at start; there are no global statics, so
 //! several peers of a local mesh keep their numbers apart.
+
+pub mod trace;
 
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::{
