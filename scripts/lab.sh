@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares the real programs that the tests named lab_* run against. Installed once, shared by all checkouts.
 #
-#   openai      the official Python client and what is built on it, in clients/  (tests lab_openai_*)
+#   openai      the official Python clients and what is built on them, in clients/ (tests lab_openai_*)
 #   javascript  the official client for Node, in javascript/                    (tests lab_javascript_*)
 #   openapi     schemathesis, in openapi/                                       (tests lab_openapi_*)
 #   vllm        a real vLLM on CPU in vllm/, a tiny model in tiny/              (tests lab_vllm_*)
@@ -52,7 +52,7 @@ is_ready() {
 # Why a part is not there and what to do about it.
 advice() {
     case $1 in
-        openai) echo "the openai client, langchain-openai and litellm could not be installed from PyPI into $lab/clients" ;;
+        openai) echo "the clients openai and anthropic, langchain-openai and litellm could not be installed from PyPI into $lab/clients" ;;
         javascript) echo "the openai client could not be installed from npm into $lab/javascript (it needs Node.js 20 or newer, with npm)" ;;
         openapi) echo "schemathesis could not be installed from PyPI into $lab/openapi" ;;
         vllm)

@@ -10,6 +10,7 @@
 
 pub mod accusation;
 pub mod admission;
+pub mod anthropic;
 pub mod clock;
 pub mod engine_path;
 pub mod entry;

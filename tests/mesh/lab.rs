@@ -1,4 +1,4 @@
-//! Against the real things: the official OpenAI clients and what is built on them, schemathesis, a real vLLM and its load
+//! Against the real things: the official clients of OpenAI and Anthropic and what is built on them, schemathesis, a real vLLM and its load
 //! generator, promtool. Prepared by `make lab`; the Makefile leaves these out, loudly, where a part of the lab is missing.
 
 use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric};
@@ -83,6 +83,15 @@ async fn lab_openai_langchain_litellm_and_the_calls_of_open_webui_work() {
         run(client.arg(clients(script)).arg(base_url(&mesh)).args(["--model", "org/m:tag"])).await;
         ended(&mesh, 1.0, unknown).await;
     }
+}
+
+#[tokio::test]
+async fn lab_openai_the_official_client_of_anthropic_works_unmodified() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.scripted("org/m:tag").await;
+    let mut client = Command::new(lab("clients/bin/python"));
+    let base = format!("http://{}", mesh.http);
+    run(client.arg(clients("anthropic_client.py")).arg(base).args(["--model", "org/m:tag"])).await;
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ macro_rules! each_way {
 }
 
 mod admission;
+mod anthropic;
 mod churn;
 mod cli;
 mod config;

@@ -1,4 +1,5 @@
-//! Errors as OpenAI clients expect them: the only place where a cause becomes a status and a body.
+//! Errors as clients of OpenAI's routes and of Anthropic's expect them: the only place where a cause becomes a status and
+//! a body.
 //!
 //! A body holds a plain message and the request's id; never an address, a peer or a path of ours.
 
@@ -9,6 +10,7 @@ use crate::{
     failure::{Failure, Whole},
     headers::REQUEST_ID,
     metrics::End,
+    stream::Dialect,
     wait::NotPlaced,
 };
 use axum::{
@@ -17,7 +19,8 @@ use axum::{
     response::IntoResponse,
 };
 use otela_node::peer::SendError;
-use serde_json::json;
+use otela_proto::anthropic;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// An error that a client is sent.
@@ -30,6 +33,7 @@ pub(crate) struct ApiError {
     retry_after: Option<Duration>,
     allow: Option<&'static str>,
     request_id: Option<String>,
+    dialect: Dialect,
     close: bool,
 }
 
@@ -37,7 +41,17 @@ impl ApiError {
     /// `code` is what programs go by; it is also the label under which the refusal is counted.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, code, message, param: None, retry_after: None, allow: None, request_id: None, close: false }
+        Self {
+            status,
+            code,
+            message,
+            param: None,
+            retry_after: None,
+            allow: None,
+            request_id: None,
+            dialect: Dialect::OpenAi,
+            close: false,
+        }
     }
 
     /// The request is wrong; asking again is pointless.
@@ -58,6 +72,12 @@ impl ApiError {
     /// Says which request it was.
     pub(crate) fn request(mut self, id: &str) -> Self {
         self.request_id = Some(id.to_owned());
+        self
+    }
+
+    /// Says it in the words of the endpoint.
+    pub(crate) fn dialect(mut self, dialect: Dialect) -> Self {
+        self.dialect = dialect;
         self
     }
 
@@ -191,6 +211,27 @@ impl ApiError {
             _ => "invalid_request_error",
         }
     }
+
+    fn body(&self) -> Value {
+        match self.dialect {
+            Dialect::OpenAi | Dialect::Responses => json!({"error": {
+                "message": self.message,
+                "type": self.kind(),
+                "param": self.param,
+                "code": self.code,
+                "request_id": self.request_id,
+            }}),
+            Dialect::Anthropic => json!({
+                "type": "error",
+                "error": {
+                    "type": anthropic::error_type(self.status.as_u16()),
+                    "message": self.message,
+                    "code": self.code,
+                },
+                "request_id": self.request_id,
+            }),
+        }
+    }
 }
 
 fn replicas(count: usize) -> String {
@@ -216,14 +257,7 @@ impl From<UnreadableForm> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {
-        let error = json!({
-            "message": self.message,
-            "type": self.kind(),
-            "param": self.param,
-            "code": self.code,
-            "request_id": self.request_id,
-        });
-        let mut response = Response::new(Body::from(json!({"error": error}).to_string()));
+        let mut response = Response::new(Body::from(self.body().to_string()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

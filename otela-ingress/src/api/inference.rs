@@ -7,6 +7,7 @@ use crate::{
     client_io::Client,
     forward::{App, ForwardError, forward},
     headers::CLIENT_REQUEST_ID,
+    stream::Dialect,
 };
 use axum::{
     Extension,
@@ -25,6 +26,7 @@ pub(super) async fn infer(
 ) -> Response<Body> {
     let _waiting = client.request_begins(request.version());
     let client_id = client_id(request.headers());
+    let dialect = Dialect::of(request.uri().path());
     let mut account = Account::new(
         &app,
         request_id().into(),
@@ -33,8 +35,8 @@ pub(super) async fn infer(
     );
     app.budget.deposit();
     let mut response = match read(&app, client, request, &mut account).await {
-        Ok(inference) => answer_for(&app, &Arc::new(inference), account).await,
-        Err(error) => refuse(error, account),
+        Ok(inference) => answer_for(&app, &Arc::new(inference), account, dialect).await,
+        Err(error) => refuse(error.dialect(dialect), account),
     };
     if let Some(id) = client_id {
         response.headers_mut().insert(CLIENT_REQUEST_ID, id);
@@ -53,10 +55,17 @@ pub(super) async fn any(state: State<Arc<App>>, client: Extension<Client>, reque
     infer(state, client, request).await
 }
 
-async fn answer_for(app: &Arc<App>, request: &Arc<crate::request::Inference>, account: Account) -> Response<Body> {
+async fn answer_for(
+    app: &Arc<App>,
+    request: &Arc<crate::request::Inference>,
+    account: Account,
+    dialect: Dialect,
+) -> Response<Body> {
     let forwarded = tokio::select! {
         forwarded = forward(request, account) => forwarded,
-        () = app.closing.cancelled() => return ApiError::stopping().request(&request.id).into_response(),
+        () = app.closing.cancelled() => {
+            return ApiError::stopping().request(&request.id).dialect(dialect).into_response();
+        }
     };
     let (error, account) = match forwarded {
         Ok(response) => return boxed(response),
@@ -67,7 +76,7 @@ async fn answer_for(app: &Arc<App>, request: &Arc<crate::request::Inference>, ac
         Err((ForwardError::NoCandidate(cause), account)) => (ApiError::no_candidate(&cause, &request.wanted), account),
         Err((ForwardError::NoPlace(cause), account)) => (ApiError::no_place(cause), account),
     };
-    refuse(error, account)
+    refuse(error.dialect(dialect), account)
 }
 
 fn refuse(error: ApiError, mut account: Account) -> Response<Body> {

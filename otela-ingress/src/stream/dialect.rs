@@ -1,24 +1,25 @@
-//! How a broken stream is told of, in the words of the endpoint.
+//! How errors and broken streams are told of, in the words of the endpoint.
 
 use otela_node::peer::Path;
+use otela_proto::anthropic;
 
-/// The dialect in which a broken stream is told of.
+/// The dialect in which a client of the endpoint is told what went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// A `data:` line with an error object: chat, completions.
+    /// An error object, in a stream on a `data:` line: chat, completions, and whatever else there is.
     OpenAi,
-    /// A named `error` event: the Responses API.
+    /// The same object, in a stream a named `error` event: the Responses API.
     Responses,
-    /// A named `error` event with Anthropic's object.
+    /// Anthropic's object, in a stream a named `error` event.
     Anthropic,
 }
 
 impl Dialect {
-    /// The dialect of a path.
+    /// The dialect of a path, a service's or a node's too.
     pub(crate) fn of(path: &str) -> Self {
         match path {
             "/v1/responses" => Self::Responses,
-            "/v1/messages" => Self::Anthropic,
+            path if anthropic::is_spoken_at(path) => Self::Anthropic,
             _ => Self::OpenAi,
         }
     }
@@ -44,7 +45,11 @@ impl Dialect {
                 format!("event: error\ndata: {error}\n\n")
             }
             Self::Anthropic => {
-                let error = serde_json::json!({"type": "error", "error": {"type": "api_error", "message": message}});
+                let error = serde_json::json!({
+                    "type": "error",
+                    "error": {"type": anthropic::error_type(500), "message": message, "code": "stream_broken"},
+                    "request_id": request,
+                });
                 format!("event: error\ndata: {error}\n\n")
             }
         }

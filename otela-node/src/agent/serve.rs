@@ -18,11 +18,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, service::Service};
-use otela_proto::engine_path;
+use otela_proto::{anthropic, engine_path};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
+use serde_json::{Value, json};
 use std::{
     convert::Infallible,
     future::Future,
@@ -47,6 +48,8 @@ const LOAD: HeaderName = HeaderName::from_static("x-otela-load");
 const TIMING: HeaderName = HeaderName::from_static("x-otela-timing");
 /// Microseconds of the agent, and of the engine until the head of its answer.
 const NODE_TIMING: HeaderName = HeaderName::from_static("x-otela-node-timing");
+/// The ingress's name for a request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Whoever is answered here has this connection's ear, and what was sent on it before has arrived.
 const HEALTH: &str = "/health";
 
@@ -61,6 +64,20 @@ struct Counters {
     requests: Counter,
     refused: Family<Reason, Counter>,
     in_flight: Gauge,
+}
+
+/// What an answer of our own has to know of the request.
+#[derive(Debug)]
+struct Asked {
+    is_anthropic: bool,
+    id: Option<HeaderValue>,
+}
+
+impl Asked {
+    fn of<B>(request: &Request<B>) -> Self {
+        let is_anthropic = anthropic::is_spoken_at(request.uri().path());
+        Self { is_anthropic, id: request.headers().get(REQUEST_ID).cloned() }
+    }
 }
 
 /// The door to the engine: closed until it is ready, and again while draining or when it has ended.
@@ -125,7 +142,8 @@ impl Gate {
             return Response::new(ServedBody::Own(Full::default()));
         }
         if !engine_path::is_inference(path) && !engine_path::is_opened(path, &self.shared.opening.paths) {
-            return self.refuse(StatusCode::NOT_FOUND, "unknown_url", "This route is not reachable through the mesh.");
+            let message = "This route is not reachable through the mesh.";
+            return self.refuse(&Asked::of(&request), StatusCode::NOT_FOUND, "unknown_url", message);
         }
         let span = self.shared.traces.received("otela.node", request.headers());
         let response = self.pass(request, &span, begun).await;
@@ -135,12 +153,13 @@ impl Gate {
 
     /// Hands a request to the engine, if it may pass.
     async fn pass(&self, request: Request<Incoming>, span: &Span, begun: Instant) -> Response<ServedBody> {
+        let asked = Asked::of(&request);
         let Some(engine) = self.shared.engine.load_full() else {
-            return self.refuse(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "The engine is not ready.");
+            return self.refuse(&asked, StatusCode::SERVICE_UNAVAILABLE, "not_ready", "The engine is not ready.");
         };
         let Some(running) = Running::new(&self.shared) else {
             let message = "The node has as many requests as it takes.";
-            let mut full = self.refuse(StatusCode::SERVICE_UNAVAILABLE, "full", message);
+            let mut full = self.refuse(&asked, StatusCode::SERVICE_UNAVAILABLE, "full", message);
             full.headers_mut().insert(NOT_DELIVERED, HeaderValue::from_static("full"));
             return full;
         };
@@ -153,18 +172,19 @@ impl Gate {
             Err(error) => {
                 // The caller has gone; nobody reads this.
                 tracing::debug!(%error, "request body broke off");
-                return self.refuse(StatusCode::BAD_REQUEST, "body_broke_off", "The request's body broke off.");
+                let message = "The request's body broke off.";
+                return self.refuse(&asked, StatusCode::BAD_REQUEST, "body_broke_off", message);
             }
         };
         if matches!(body, RequestBody::Whole(_)) {
             head.headers.remove(header::CONTENT_LENGTH);
         }
-        let (sent, asked) = (Instant::now(), span.asking("otela.engine"));
-        asked.name_in(&mut head.headers);
+        let (sent, asking) = (Instant::now(), span.asking("otela.engine"));
+        asking.name_in(&mut head.headers);
         match engine.send(head, body).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                let mut response =
-                    self.refuse(StatusCode::BAD_GATEWAY, "engine_broke_off", "The engine changed protocols.");
+                let message = "The engine changed protocols.";
+                let mut response = self.refuse(&asked, StatusCode::BAD_GATEWAY, "engine_broke_off", message);
                 response.headers_mut().remove(NOT_DELIVERED);
                 response
             }
@@ -178,31 +198,33 @@ impl Gate {
                     let engine = sent.elapsed();
                     tell_timing(response.headers_mut(), begun.elapsed().saturating_sub(engine), engine);
                 }
-                asked.set("http.response.status_code", i64::from(response.status().as_u16()));
-                let spans = [asked, span.clone()];
+                asking.set("http.response.status_code", i64::from(response.status().as_u16()));
+                let spans = [asking, span.clone()];
                 response.map(|body| ServedBody::Engine { body, _running: running, spans, broken: None })
             }
             Err(error) => {
-                for span in [&asked, span] {
+                for span in [&asking, span] {
                     span.failed("engine");
                 }
-                self.engine_failed(&error)
+                self.engine_failed(&asked, &error)
             }
         }
     }
 
-    fn engine_failed(&self, error: &SendError) -> Response<ServedBody> {
+    fn engine_failed(&self, asked: &Asked, error: &SendError) -> Response<ServedBody> {
         tracing::warn!(error = chain(error), "the engine did not answer");
         match error {
             SendError::Busy => {
-                self.refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_busy", "The engine has too many requests.")
+                let message = "The engine has too many requests.";
+                self.refuse(asked, StatusCode::SERVICE_UNAVAILABLE, "engine_busy", message)
             }
             error if !error.delivered() => {
-                self.refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_unreachable", "The engine cannot be reached.")
+                let message = "The engine cannot be reached.";
+                self.refuse(asked, StatusCode::SERVICE_UNAVAILABLE, "engine_unreachable", message)
             }
             _ => {
                 let message = "The engine broke off before it answered.";
-                let mut response = self.refuse(StatusCode::BAD_GATEWAY, "engine_broke_off", message);
+                let mut response = self.refuse(asked, StatusCode::BAD_GATEWAY, "engine_broke_off", message);
                 response.headers_mut().remove(NOT_DELIVERED);
                 response
             }
@@ -210,11 +232,9 @@ impl Gate {
     }
 
     /// An answer of our own; the engine has not seen the request.
-    fn refuse(&self, status: StatusCode, reason: &'static str, message: &str) -> Response<ServedBody> {
+    fn refuse(&self, asked: &Asked, status: StatusCode, reason: &'static str, message: &str) -> Response<ServedBody> {
         self.shared.counters.refused.get_or_create(&Reason { reason }).inc();
-        let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        let error = serde_json::json!({"message": message, "type": kind, "param": null, "code": reason});
-        let body = Bytes::from(serde_json::json!({"error": error}).to_string());
+        let body = Bytes::from(own_error(asked, status, reason, message).to_string());
         let mut response = Response::new(ServedBody::Own(Full::new(body)));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -237,6 +257,17 @@ impl Service<Request<Incoming>> for Gate {
         let gate = self.clone();
         Box::pin(async move { Ok(gate.handle(request).await) })
     }
+}
+
+/// An error of our own, in the words of the endpoint.
+fn own_error(asked: &Asked, status: StatusCode, reason: &str, message: &str) -> Value {
+    if asked.is_anthropic {
+        let error = json!({"type": anthropic::error_type(status.as_u16()), "message": message, "code": reason});
+        let id = asked.id.as_ref().and_then(|id| id.to_str().ok());
+        return json!({"type": "error", "error": error, "request_id": id});
+    }
+    let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
+    json!({"error": {"message": message, "type": kind, "param": null, "code": reason}})
 }
 
 fn tell_timing(headers: &mut HeaderMap, agent: Duration, engine: Duration) {

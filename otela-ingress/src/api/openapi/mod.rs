@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     include_str!("document.json"),
     include_str!("inference.json"),
+    include_str!("messages.json"),
     include_str!("carried.json"),
     include_str!("models.json"),
     include_str!("registry.json"),

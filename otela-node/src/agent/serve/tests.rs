@@ -26,6 +26,12 @@ impl Connect for Pipes {
 
 /// The status and code with which `gate` answers a POST to `path`, and whether it says that no engine had it.
 async fn ask(gate: &Gate, path: &str) -> (u16, String, bool) {
+    let (status, free, error) = whole(gate, path).await;
+    (status, error["error"]["code"].as_str().unwrap_or_default().to_owned(), free)
+}
+
+/// The status with which `gate` answers a POST to `path`, whether it says that no engine had it, and the body.
+async fn whole(gate: &Gate, path: &str) -> (u16, bool, Value) {
     let (near, far) = tokio::io::duplex(4096);
     let (pipes, waiting) = mpsc::channel(1);
     pipes.send(near).await.unwrap();
@@ -44,12 +50,11 @@ async fn ask(gate: &Gate, path: &str) -> (u16, String, bool) {
         resend_delivered: false,
     };
     let pool = Pool::new(Pipes(Mutex::new(waiting)), limits, tasks);
-    let head = Request::post(path).header("host", "x").body(()).unwrap().into_parts().0;
+    let head = Request::post(path).header("host", "x").header(REQUEST_ID, "r1").body(()).unwrap().into_parts().0;
     let response = pool.send(head, RequestBody::Whole(Bytes::from_static(b"{}"))).await.unwrap();
     let (status, free) = (response.status().as_u16(), response.headers().contains_key(NOT_DELIVERED));
     let body = response.into_body().collect().await.unwrap().to_bytes();
-    let error: serde_json::Value = serde_json::from_slice(&body).unwrap();
-    (status, error["error"]["code"].as_str().unwrap_or_default().to_owned(), free)
+    (status, free, serde_json::from_slice(&body).unwrap())
 }
 
 #[tokio::test]
@@ -59,6 +64,18 @@ async fn p25_the_node_itself_lets_nothing_but_inference_through() {
         assert_eq!(ask(&gate, path).await, (404, "unknown_url".into(), true), "{path}");
     }
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "not_ready".into(), true));
+}
+
+#[tokio::test]
+async fn refusals_are_in_the_words_of_the_endpoint() {
+    let gate = Gate::new(&Metrics::new(), Opening::default());
+    let message = "The engine is not ready.";
+    let (.., error) = whole(&gate, "/v1/messages").await;
+    let inner = json!({"type": "overloaded_error", "message": message, "code": "not_ready"});
+    assert_eq!(error, json!({"type": "error", "error": inner, "request_id": "r1"}));
+    let (.., error) = whole(&gate, "/v1/responses").await;
+    let inner = json!({"message": message, "type": "server_error", "param": null, "code": "not_ready"});
+    assert_eq!(error, json!({"error": inner}));
 }
 
 #[tokio::test]
