@@ -1,12 +1,15 @@
 """An engine that does exactly what a request tells it to, byte by byte.
 
-Usage: scripted_engine.py LOG MODEL [MODEL ...]
+Usage: scripted_engine.py LOG MODEL [MODEL ...] [--api-key KEY]
+
+With a key, what does not show it is answered with 401.
 
 It listens on a free port, lists its models and answers a small completion, so that an agent takes it for ready. A
 request whose JSON body has a `script` is answered by its steps instead:
 
     ["send", TEXT]      write TEXT (Latin-1, so that any byte can be written) in one segment
     ["sleep", SECONDS]
+    ["await", NAME]     wait until there is a file LOG.NAME
     ["close"]           close the connection
     ["reset"]           reset it
     ["gone"]            wait until the caller has closed it
@@ -28,7 +31,13 @@ import sys
 import threading
 import time
 
-LOG, MODELS = sys.argv[1], sys.argv[2:]
+ARGUMENTS = sys.argv[1:]
+KEY = None
+if "--api-key" in ARGUMENTS:
+    at = ARGUMENTS.index("--api-key")
+    KEY = ARGUMENTS[at + 1]
+    del ARGUMENTS[at : at + 2]
+LOG, MODELS = ARGUMENTS[0], ARGUMENTS[1:]
 LOCK = threading.Lock()
 
 
@@ -103,6 +112,9 @@ def play(sock, steps):
                 sock.sendall(step[1].encode("latin-1"))
             elif step[0] == "sleep":
                 time.sleep(step[1])
+            elif step[0] == "await":
+                while not os.path.exists(f"{LOG}.{step[1]}"):
+                    time.sleep(0.01)
             elif step[0] == "close":
                 return False
             elif step[0] == "reset":
@@ -122,6 +134,10 @@ def play(sock, steps):
 
 def respond(sock, head, body):
     path = head.split(b" ")[1]
+    if KEY and f"\r\nauthorization: bearer {KEY}\r\n" not in (head.decode("latin-1").lower() + "\r\n"):
+        log(event="request", head=head.decode("latin-1"))
+        answer(sock, "401 Unauthorized", {"error": {"message": "another key", "code": 401}})
+        return True
     if path == b"/v1/models":
         answer(sock, "200 OK", {"object": "list", "data": [{"id": model, "object": "model"} for model in MODELS]})
         return True

@@ -1,6 +1,6 @@
 //! Event streams: bytes, silence, breaks, and clients that leave.
 
-use crate::support::{Mesh, Way, chunk, eventually, post, post_bytes, raw, read_to_end, read_until, stream_of};
+use crate::support::{Mesh, Way, chunk, eventually, now, post, post_bytes, raw, read_to_end, read_until, stream_of};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
@@ -250,10 +250,6 @@ async fn p34_a_thousand_aborted_requests_leave_no_count_behind(way: Way) {
         post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await.status,
         200
     );
-}
-
-fn now() -> f64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 async fn nothing_in_flight(mesh: &Mesh) {

@@ -32,8 +32,17 @@ use tokio::{
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Waits until `look` finds something.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + SOON;
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
+    within(SOON, what, look).await
+}
+
+/// The same for what takes longer.
+pub(crate) async fn within<T, F: Future<Output = Option<T>>>(
+    limit: Duration,
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(found) = look().await {
             return found;
@@ -230,14 +239,14 @@ impl Mesh {
 
     /// Adds a node with a scripted engine, and waits until it serves. Its log is `scripted-N`.
     pub(crate) async fn scripted(&mut self, model: &str) -> ScriptedLog {
-        self.scripted_with(model, &[]).await
+        self.scripted_with(model, &[], &[]).await
     }
 
-    /// The same, with flags for the node.
-    pub(crate) async fn scripted_with(&mut self, model: &str, flags: &[&str]) -> ScriptedLog {
+    /// The same, with flags of the node and further arguments of the engine.
+    pub(crate) async fn scripted_with(&mut self, model: &str, node: &[&str], engine: &[&str]) -> ScriptedLog {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
         let log = self.dir.path().join(format!("scripted-{}", self.nodes.len()));
-        self.add(flags, &["python3", script, log.to_str().unwrap(), model]);
+        self.add(node, &[&["python3", script, log.to_str().unwrap(), model], engine].concat());
         self.serves_one_more(model).await;
         ScriptedLog(log)
     }
@@ -293,6 +302,11 @@ pub(crate) fn sum_metric(text: &str, name: &str) -> f64 {
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
+/// Now, as scripted engines note it.
+pub(crate) fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
 /// What a scripted engine has seen.
 pub(crate) struct ScriptedLog(PathBuf);
 
@@ -301,6 +315,11 @@ impl ScriptedLog {
         let text = std::fs::read_to_string(&self.0).unwrap_or_default();
         let complete = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         complete.filter(|event| event["event"] == kind).collect()
+    }
+
+    /// Lets those go on who wait for `name`.
+    pub(crate) fn allow(&self, name: &str) {
+        std::fs::write(format!("{}.{name}", self.0.display()), "").unwrap();
     }
 
     /// Waits for the n-th event of a kind, counted from 1.

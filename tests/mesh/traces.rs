@@ -109,7 +109,7 @@ async fn one_trace_leads_from_the_client_to_the_engine(way: Way) {
     let collector = Collector::start().await;
     let url = collector.url();
     let mut mesh = Mesh::by(way, &["--traces-to", &url]).await;
-    let log = mesh.scripted_with("m", &["--traces-to", &url]).await;
+    let log = mesh.scripted_with("m", &["--traces-to", &url], &[]).await;
     let body = json!({"model": "m", "prompt": "canary"});
     // One that is not sampled is named to the engine, and not collected.
     assert_eq!(send(mesh.http, request(&body, UNSAMPLED, "00")).await.unwrap().status, 200);
