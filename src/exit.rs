@@ -7,6 +7,7 @@ use crate::{
     probe::ProbeFailed,
     sign::SignError,
 };
+use otela_ingress::ListenError;
 use otela_node::{
     agent::Outcome,
     engine::{LaunchError, NotReady},
@@ -86,7 +87,7 @@ pub(crate) enum CommandError {
     NotOpen(#[from] NotOpen),
     /// The ingress cannot listen.
     #[error(transparent)]
-    Ingress(#[from] otela_ingress::ListenError),
+    Ingress(#[from] ListenError),
     /// Nobody could read the registry over HTTP.
     #[error("cannot listen for HTTP on {address}: choose another address with --http")]
     Http { address: SocketAddr, source: io::Error },
@@ -121,7 +122,7 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Config(_) | Self::NoConfig => USAGE,
-            Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) => CONFIG,
+            Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
             }

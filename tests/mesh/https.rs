@@ -183,3 +183,27 @@ async fn a_certificate_and_a_key_that_do_not_belong_together_change_nothing() {
     client.is_well().await;
     https.http2().await.is_well().await;
 }
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_used_stops_the_start_with_one_line() {
+    let (dir, others) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write(dir.path());
+    write(others.path());
+    let files = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    let fails = async |says: &str| {
+        let mut otela = Otela::run(ingress(dir.path(), &[]));
+        let (code, output) = (otela.ends().await, otela.output());
+        let errors: Vec<_> = output.lines().filter(|line| line.starts_with("otela: ")).collect();
+        assert!(code == 78 && errors.len() == 1 && errors[0].contains(says), "{code} {output}");
+        assert!(files.iter().any(|file| errors[0].contains(file.to_str().unwrap())), "{output}");
+        assert!(!output.contains("panicked") && !output.contains("OpenAI base URL"), "{output}");
+    };
+    std::fs::copy(others.path().join("key.pem"), &files[1]).unwrap();
+    fails("do they belong together?").await;
+    std::fs::write(&files[1], "not a key").unwrap();
+    fails("it should hold a private key as PEM").await;
+    std::fs::remove_file(&files[0]).unwrap();
+    fails("it should hold certificates as PEM").await;
+    let mut alone = Otela::run(["ingress", "--https-cert", files[1].to_str().unwrap()]);
+    assert!(alone.ends().await == 2 && alone.output().contains("--https-key"), "{}", alone.output());
+}
