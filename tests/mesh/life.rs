@@ -1,8 +1,10 @@
 //! Nodes that come, serve and go; the registry as observers see it; the demo.
 
-use crate::support::{Mesh, Otela, SOON, eventually, get, post, raw, read_until};
+use crate::support::{Mesh, Otela, SOON, Way, eventually, get, post, raw, read_until};
 use serde_json::json;
 use std::time::{Duration, Instant};
+
+each_way![p36_a_node_that_loads_is_shown_but_not_used];
 
 #[tokio::test]
 async fn a_relay_brings_strangers_together() {
@@ -95,9 +97,8 @@ async fn an_idle_node_shows_its_hardware() {
     assert_eq!((&node["lifecycle"], &node["services"]), (&json!("join"), &json!([])));
 }
 
-#[tokio::test]
-async fn a_node_that_loads_is_shown_but_not_used() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p36_a_node_that_loads_is_shown_but_not_used(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let engine = env!("CARGO_BIN_EXE_otela");
     mesh.add(&[], &[engine, "engine", "m", "--port", "0", "--startup", "3s"]);
     eventually("it is shown as loading", async || {
@@ -108,6 +109,8 @@ async fn a_node_that_loads_is_shown_but_not_used() {
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("model_not_ready")));
     mesh.serves("m", 1).await;
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await;
+    assert_eq!(answer.status, 200);
 }
 
 #[tokio::test]

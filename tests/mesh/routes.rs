@@ -1,9 +1,14 @@
 //! Routes beside the plain ones: services, nodes, groups, forms, pages of other origins, TLS.
 
-use crate::support::{Answer, Mesh, eventually, get, post, raw, read_to_end, send, try_get};
+use crate::support::{Answer, Mesh, Way, eventually, get, post, raw, read_to_end, send, try_get};
 use bytes::Bytes;
 use http_body_util::Full;
 use serde_json::{Value, json};
+
+each_way![
+    p02_preflights_need_nothing_and_errors_can_be_read_by_pages,
+    p08_forms_are_routed_by_their_model_and_arrive_byte_for_byte,
+];
 
 fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5})
@@ -28,9 +33,8 @@ fn code(answer: &Answer) -> (u16, String) {
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-#[tokio::test]
-async fn p08_forms_are_routed_by_their_model_and_arrive_byte_for_byte() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p08_forms_are_routed_by_their_model_and_arrive_byte_for_byte(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("whisper").await;
     // Like a boundary, and none: the dashes are missing.
     let mut file: Vec<u8> = (0..20_u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
@@ -105,9 +109,8 @@ async fn services_nodes_and_groups_are_reached_by_name() {
     assert_eq!(list["data"].as_array().unwrap().len(), 2);
 }
 
-#[tokio::test]
-async fn p02_preflights_need_nothing_and_errors_can_be_read_by_pages() {
-    let mut mesh = Mesh::ingress(&["--cors", "https://chat.example.org"]).await;
+async fn p02_preflights_need_nothing_and_errors_can_be_read_by_pages(way: Way) {
+    let mut mesh = Mesh::by(way, &["--cors", "https://chat.example.org"]).await;
     mesh.simulated("m", &[]).await;
     let asked = [
         ("origin", "https://chat.example.org"),

@@ -1,21 +1,29 @@
 //! The OpenAI surface: models, bodies, errors, headers.
 
-use crate::support::{Mesh, Way, chunk, eventually, get, post, post_bytes, raw, read_to_end, send, stream_of};
+use crate::{
+    support::{Mesh, Way, chunk, eventually, get, post, post_bytes, raw, read_to_end, send, stream_of},
+    wire::H2,
+};
 use bytes::Bytes;
 use http_body_util::Full;
 use serde_json::{Value, json};
 use std::{io::Write as _, process::Stdio, time::Duration};
 
 each_way![
+    p01_model_ids_with_slashes_and_colons,
+    p03_bodies_of_screenshots_pass_and_the_limit_is_told,
     p04_unknown_models_and_models_that_are_not_ready,
     p05_bytes_go_through_unchanged,
     p06_encoded_bodies_are_decoded_before_routing,
     p07_framing_is_made_anew_on_each_hop,
     p09_p15_answers_are_not_touched,
     p18_p19_the_engines_own_refusals_reach_the_client_and_hurt_nobody,
+    p23_keys_of_clients_are_written_nowhere,
+    p24_an_engine_gets_its_own_key_and_never_a_clients,
     p24_p29_credentials_stay_here_and_errors_tell_nothing_inner,
     p25_control_routes_of_engines_cannot_be_reached,
     any_inference_route_is_carried_and_metrics_count_it,
+    p35_the_list_of_models_asks_nobody,
     p03_clients_that_announce_much_and_send_little_lock_nobody_out,
     p19_client_errors_are_not_asked_for_elsewhere,
 ];
@@ -24,9 +32,8 @@ fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5})
 }
 
-#[tokio::test]
-async fn p01_model_ids_with_slashes_and_colons() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p01_model_ids_with_slashes_and_colons(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("mistralai/Mistral-7B:fp8", &[]).await;
     let list = get(mesh.http, "/v1/models").await.json();
     assert_eq!(list["object"], "list");
@@ -34,6 +41,7 @@ async fn p01_model_ids_with_slashes_and_colons() {
         let one = get(mesh.http, &format!("/v1/models/{path}")).await;
         assert_eq!((one.status, &one.json()), (200, &list["data"][0]), "{path}");
     }
+    assert_eq!(post(mesh.http, "/v1/chat/completions", &chat("mistralai/Mistral-7B:fp8")).await.status, 200);
     let unknown = get(mesh.http, "/v1/models/no/such").await;
     assert_eq!((unknown.status, unknown.json()["error"]["code"].clone()), (404, json!("model_not_found")));
     let no_route = get(mesh.http, "/v1/nothing").await;
@@ -42,11 +50,10 @@ async fn p01_model_ids_with_slashes_and_colons() {
     assert_eq!((method.status, method.json()["error"]["code"].clone()), (405, json!("method_not_allowed")));
 }
 
-#[tokio::test]
-async fn p03_bodies_of_screenshots_pass_and_the_limit_is_told() {
-    let mut mesh = Mesh::ingress(&["--body-mib-max", "40"]).await;
+async fn p03_bodies_of_screenshots_pass_and_the_limit_is_told(way: Way) {
+    let mut mesh = Mesh::by(way, &["--body-mib-max", "40"]).await;
     let log = mesh.scripted("m").await;
-    let by_default = Mesh::ingress(&["--bootstrap", &mesh.bootstrap]).await;
+    let by_default = Mesh::by(way, &["--bootstrap", &mesh.bootstrap]).await;
     by_default.serves("m", 1).await;
     for mib in [8, 31] {
         let body = json!({"model": "m", "image": "A".repeat((mib << 20) + (1 << 19))});
@@ -280,6 +287,76 @@ async fn p24_p29_credentials_stay_here_and_errors_tell_nothing_inner(way: Way) {
     assert!(!answer.header("x-request-id").is_empty());
 }
 
+async fn p24_an_engine_gets_its_own_key_and_never_a_clients(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
+    let log = mesh.scripted_with("m", &[], &["--api-key", "engines"]).await;
+    for path in ["/v1/chat/completions", "/v1/audio/speech", "/v1/responses", "/v1/service/llm/v1/rerank"] {
+        let request = http::Request::post(path).header("host", "t").header("authorization", "Bearer canary");
+        let request = request.body(Full::new(Bytes::from(chat("m").to_string()))).unwrap();
+        assert_eq!(send(mesh.http, request).await.unwrap().status, 200, "{path}");
+    }
+    let heads: Vec<_> = log.events("request").iter().map(|e| e["head"].as_str().unwrap().to_lowercase()).collect();
+    let right = |head: &String| head.matches("authorization").count() == 1 && head.contains("bearer engines");
+    assert!(heads.len() >= 4 && heads.iter().filter(|head| !right(head)).count() <= 1, "{heads:?}");
+    assert!(heads.iter().all(|head| !head.contains("canary")), "{heads:?}");
+}
+
+async fn p23_keys_of_clients_are_written_nowhere(way: Way) {
+    const KEY: &str = "c4n4ry7f3a91d2";
+    let everything = ["--log", "trace"];
+    let mut mesh = Mesh::by(way, &everything).await;
+    let log = mesh.scripted_with("m", &everything, &[]).await;
+    let http2 = H2::on(raw(mesh.http, b"").await).await;
+    let mut answers = Vec::new();
+    for (name, value) in [
+        ("authorization", format!("Bearer sk-{KEY}-x")),
+        ("authorization", format!("{KEY}x")),
+        ("x-api-key", format!("sk-{KEY}-x")),
+        ("cookie", format!("session={KEY}")),
+        ("proxy-authorization", format!("Basic {KEY}")),
+    ] {
+        for (path, body) in [
+            ("/v1/chat/completions", chat("m")),
+            ("/v1/chat/completions", chat("none")),
+            ("/v1/messages", chat("none")),
+            ("/v1/chat/completions?api_key=sk-c4n4ry7f3a91d2&x=1", chat("m")),
+            // The engine breaks off.
+            ("/v1/rerank", json!({"model": "m", "script": [["close"]]})),
+            ("/sleep", chat("m")),
+        ] {
+            let request = http::Request::post(path).header("host", "t").header(name, &value);
+            let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
+            answers.push(send(mesh.http, request).await.unwrap());
+            let mut request = crate::wire::request(path, crate::wire::body(&body));
+            request.headers_mut().insert(name, value.parse().unwrap());
+            answers.push(http2.ask(request).await);
+        }
+    }
+    // One that is far too long, of which no answer may come.
+    let long = format!("GET /v1/models HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {}\r\n\r\n", KEY.repeat(80_000));
+    let mut client = raw(mesh.http, b"").await;
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut client, long.as_bytes()).await;
+    let (text, _) = read_to_end(&mut client).await;
+    assert!(!text.contains(KEY) && !text.contains("200 OK"), "{text}");
+    assert!(answers.iter().filter(|answer| answer.status == 200).count() >= 20, "{answers:?}");
+    for answer in &answers {
+        assert!(!format!("{answer:?}").contains(KEY), "{answer:?}");
+    }
+    assert!(log.events("request").iter().all(|request| !request.to_string().contains(KEY)));
+    let metrics = get(mesh.http, "/metrics").await;
+    assert!(!String::from_utf8_lossy(&metrics.body).contains(KEY));
+    eventually("all that is written", async || {
+        let lines = mesh.ingress.output().lines().filter(|line| line.contains("total_ms=")).count();
+        (lines >= answers.len()).then_some(())
+    })
+    .await;
+    for output in [mesh.ingress.output(), mesh.nodes[0].output()] {
+        assert!(output.contains("TRACE"), "it has written all that there is");
+        let leaks: Vec<_> = output.lines().filter(|line| line.contains(KEY)).take(5).collect();
+        assert!(leaks.is_empty(), "{leaks:?}");
+    }
+}
+
 async fn p25_control_routes_of_engines_cannot_be_reached(way: Way) {
     let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
@@ -316,9 +393,8 @@ async fn bodies_that_name_no_model_get_one_clear_error() {
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (400, json!("missing_model")));
 }
 
-#[tokio::test]
-async fn p35_the_list_of_models_asks_nobody() {
-    let mut mesh = Mesh::ingress(&[]).await;
+async fn p35_the_list_of_models_asks_nobody(way: Way) {
+    let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("m", &[]).await;
     mesh.simulated("m", &[]).await;
     mesh.simulated("n", &[]).await;
