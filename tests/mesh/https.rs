@@ -175,10 +175,10 @@ async fn a_certificate_and_a_key_that_do_not_belong_together_change_nothing() {
     let others = tempfile::tempdir().unwrap();
     write(others.path());
     std::fs::copy(others.path().join("key.pem"), https.mesh.dir.path().join("key.pem")).unwrap();
-    let line = within(RENEWED, "a word about it", async || {
-        https.otela.output().lines().find(|line| line.contains("the old certificate stays")).map(str::to_owned)
-    })
-    .await;
+    const MARK: &str = "the old certificate stays";
+    https.otela.says_within(RENEWED, MARK).await;
+    let output = https.otela.output();
+    let line = output.lines().find(|line| line.contains(MARK)).unwrap();
     assert!(line.contains("WARN") && line.contains("do they belong together?") && line.contains("key.pem"), "{line}");
     client.is_well().await;
     https.http2().await.is_well().await;

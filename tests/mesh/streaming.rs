@@ -51,14 +51,20 @@ async fn p10_bytes_arrive_as_they_were_sent_however_they_are_cut(way: Way) {
 async fn p11a_a_client_that_resets_a_stream_stops_the_engine(way: Way) {
     let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
-    let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
-    steps.push(json!(["gone"]));
-    let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
-    read_until(&mut client, "content").await;
-    let left = now();
-    drop(client);
-    let gone = log.nth("gone", 1).await;
-    assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
+    for (n, reset) in [(1, true), (2, false)] {
+        let mut steps = stream_of(&[EVENT, EVENT, "data: {\"third\":{}}\n\n"]);
+        steps.push(json!(["gone"]));
+        let mut client = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(steps))).await;
+        // The engine has said all: one that is cut off while it speaks does not note it as being left.
+        read_until(&mut client, "third").await;
+        if reset {
+            rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        }
+        let left = now();
+        drop(client);
+        let gone = log.nth("gone", n).await;
+        assert!(gone["at"].as_f64().unwrap() - left < 1.0, "within a second");
+    }
     nothing_in_flight(&mesh).await;
 }
 
@@ -246,10 +252,10 @@ async fn p34_a_thousand_aborted_requests_leave_no_count_behind(way: Way) {
         (crate::support::sum_metric(&text, "otela_agent_in_flight") == 0.0).then_some(())
     })
     .await;
-    assert_eq!(
-        post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await.status,
-        200
-    );
+    // On a machine that has so much to do a node may be taken for gone for a moment.
+    mesh.serves("m", 1).await;
+    let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await;
+    assert_eq!(answer.status, 200, "{:?}", answer.body);
 }
 
 async fn nothing_in_flight(mesh: &Mesh) {

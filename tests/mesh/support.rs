@@ -85,7 +85,12 @@ impl Otela {
 
     /// What comes after `mark` in the first line of output that has it.
     pub(crate) async fn says(&self, mark: &str) -> String {
-        let deadline = Instant::now() + SOON;
+        self.says_within(SOON, mark).await
+    }
+
+    /// The same for what takes longer.
+    pub(crate) async fn says_within(&self, limit: Duration, mark: &str) -> String {
+        let deadline = Instant::now() + limit;
         loop {
             let found = {
                 let lines = self.lines.lock().unwrap();
@@ -312,9 +317,13 @@ pub(crate) struct ScriptedLog(PathBuf);
 
 impl ScriptedLog {
     pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
-        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let text = self.text();
         let complete = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         complete.filter(|event| event["event"] == kind).collect()
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap_or_default()
     }
 
     /// Lets those go on who wait for `name`.
@@ -324,7 +333,16 @@ impl ScriptedLog {
 
     /// Waits for the n-th event of a kind, counted from 1.
     pub(crate) async fn nth(&self, kind: &str, n: usize) -> Value {
-        eventually(&format!("event {n} of kind {kind}"), async || self.events(kind).into_iter().nth(n - 1)).await
+        let comes = async {
+            loop {
+                match self.events(kind).into_iter().nth(n - 1) {
+                    Some(event) => return event,
+                    None => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        };
+        let came = tokio::time::timeout(SOON, comes).await;
+        came.unwrap_or_else(|_| panic!("event {n} of kind {kind} does not come: {}", self.text()))
     }
 }
 
