@@ -45,27 +45,31 @@ struct State {
     writes: AtomicU64,
     /// HTTP/1.0 knows no interim answers.
     may_probe: AtomicBool,
-    /// Whether a request has begun on this connection.
-    has_begun: AtomicBool,
+    /// A request has begun on this connection.
+    begun: CancellationToken,
     /// Whoever closes its sending side has gone: so it is in HTTP/2 and within TLS.
     fin_is_gone: AtomicBool,
 }
 
 impl Client {
-    /// A request has arrived.
-    pub(crate) fn request_begins(&self, version: http::Version) -> Waiting {
-        self.state.has_begun.store(true, Ordering::Relaxed);
+    /// A request has arrived, of whatever kind.
+    pub(crate) fn request_begins(&self, version: http::Version) {
+        self.state.begun.cancel();
         self.state.may_probe.store(version == http::Version::HTTP_11, Ordering::Relaxed);
         if version >= http::Version::HTTP_2 {
             self.state.fin_is_gone.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A request has arrived of which an engine is to be spared as soon as its client has gone.
+    pub(crate) fn waits(&self) -> Waiting {
         self.state.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(Arc::clone(&self.state))
     }
 
-    /// Whether a request has begun on this connection, at whatever time.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.state.has_begun.load(Ordering::Relaxed)
+    /// Cancelled once a request has begun on this connection.
+    pub(crate) fn begun(&self) -> &CancellationToken {
+        &self.state.begun
     }
 
     /// Where the client calls from.

@@ -2,7 +2,7 @@
 
 use crate::{
     client_io::{Watcher, watched},
-    defaults::{HEAD_WITHIN, HEADERS_BYTES_MAX, STREAMS_MAX, TCP_KEEP_ALIVE_AFTER},
+    defaults::{FIRST_REQUEST_WITHIN, HEAD_WITHIN, HEADERS_BYTES_MAX, STREAMS_MAX, TCP_KEEP_ALIVE_AFTER},
     forward::App,
 };
 use axum::{Router, http::header};
@@ -26,6 +26,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 use tower_http::cors::CorsLayer;
 
 /// The routes, the same for calls from browsers, and what is put before all if it is asked for. Made once: each copy for
@@ -85,13 +86,18 @@ impl Speaks {
 /// Waits for a client's first bytes and looks at them; `None` if it has gone, says nothing, or nobody is served any more.
 async fn opening(tcp: &TcpStream, app: &App) -> Option<Speaks> {
     let mut first = [0; 16];
+    // Whoever has just connected is about to ask.
+    let closing = async {
+        app.tasks.draining().await;
+        sleep(FIRST_REQUEST_WITHIN).await;
+    };
     tokio::select! {
         peeked = tcp.peek(&mut first) => match peeked {
             Ok(bytes) if bytes > 0 => Some(Speaks::of(&first[..bytes])),
             _ => None,
         },
         () = sleep(HEAD_WITHIN) => None,
-        () = app.tasks.draining() => None,
+        () = closing => None,
     }
 }
 
@@ -101,13 +107,14 @@ pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
     let Ok((io, watcher, client)) = watched(tcp, TCP_KEEP_ALIVE_AFTER) else { return };
     let (plain, from_pages, caller) = (routes.plain, routes.from_pages, client.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
+        caller.request_begins(request.version());
         request.extensions_mut().insert(caller.clone());
         // Only browsers say from where they come, and only they need to be told whether they may.
         let is_from_a_page = request.headers().contains_key(header::ORIGIN);
         if is_from_a_page { Either::Left(from_pages.call(request)) } else { Either::Right(plain.call(request)) }
     });
     match routes.tls {
-        None => exchange(io, opened, service, &watcher, &app, || client.has_begun()).await,
+        None => exchange(io, opened, service, &watcher, &app, client.begun()).await,
         Some(acceptor) => {
             // A client that closes its sending side within TLS has gone: nobody does so and waits.
             watcher.takes_fin_for_gone();
@@ -116,19 +123,13 @@ pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
                 return;
             };
             let speaks = Speaks::agreed(tls.get_ref().1.alpn_protocol());
-            exchange(tls, speaks, service, &watcher, &app, || client.has_begun()).await;
+            exchange(tls, speaks, service, &watcher, &app, client.begun()).await;
         }
     }
 }
 
-async fn exchange<I, S, B>(
-    io: I,
-    speaks: Speaks,
-    service: S,
-    watcher: &Watcher,
-    app: &App,
-    has_begun: impl Fn() -> bool,
-) where
+async fn exchange<I, S, B>(io: I, speaks: Speaks, service: S, watcher: &Watcher, app: &App, begun: &CancellationToken)
+where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: Service<Request<Incoming>, Response = hyper::Response<B>> + Send + 'static,
     S::Future: Send + 'static,
@@ -155,7 +156,7 @@ async fn exchange<I, S, B>(
     // Until the protocol is known nobody else looks at the clock.
     let silence = async {
         sleep(HEAD_WITHIN).await;
-        if has_begun() {
+        if begun.is_cancelled() {
             std::future::pending::<()>().await;
         }
     };
@@ -165,9 +166,18 @@ async fn exchange<I, S, B>(
         () = watcher.gone() => return,
         () = silence => return,
         () = app.tasks.draining() => {
-            connection.as_mut().graceful_shutdown();
+            let last = async {
+                // Whoever has just connected is about to ask; to close now would look to it as if it had failed.
+                tokio::select! {
+                    ended = connection.as_mut() => return ended,
+                    () = begun.cancelled() => {}
+                    () = sleep(FIRST_REQUEST_WITHIN) => {}
+                }
+                connection.as_mut().graceful_shutdown();
+                connection.as_mut().await
+            };
             tokio::select! {
-                ended = connection.as_mut() => ended,
+                ended = last => ended,
                 () = watcher.gone() => return,
             }
         }

@@ -45,6 +45,8 @@ pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const HELD_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// A client must have sent its request's head by then.
 pub(crate) const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// A client that had just connected when the ingress began to stop is still answered if it asks by then.
+pub(crate) const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(1);
 /// Requests at once on one HTTP/2 connection.
 pub(crate) const STREAMS_MAX: u32 = 256;
 /// Headers of one HTTP/2 request.

@@ -1,6 +1,6 @@
 //! What clients do on a connection: HTTP/2 by prior knowledge, and HTTP/1.1 that can be read in two ways.
 
-use crate::support::{Answer, Mesh, SOON, Way, chunk, eventually, now, raw, read_to_end, stream_of};
+use crate::support::{Answer, Mesh, SOON, Way, chunk, eventually, get, now, raw, read_to_end, read_until, stream_of};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use http::{Request, Response};
@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use std::{convert::Infallible, time::Duration};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     task::JoinHandle,
     time::timeout,
 };
@@ -236,6 +236,48 @@ async fn an_upload_that_stalls_is_refused_in_http_2_and_its_connection_goes_on()
     assert_eq!((stalled.status, &stalled.json()["error"]["code"]), (408, &json!("body_stalled")));
     assert_eq!(steady.status, 200, "{:?}", steady.body);
     client.is_well().await;
+}
+
+#[tokio::test]
+async fn connections_that_ask_for_no_inference_are_kept() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let mut watch = raw(mesh.http, b"GET /v1/registry/watch HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    read_until(&mut watch, "event: snapshot").await;
+    let list = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut reader = raw(mesh.http, list).await;
+    // Half a minute later one that has asked for nothing is closed, and those that came before it are not.
+    let (mut silent, mut nothing) = (raw(mesh.http, b"").await, Vec::new());
+    let closed = timeout(SOON * 2, silent.read_to_end(&mut nothing));
+    tokio::pin!(closed);
+    let mut pace = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        read_until(&mut reader, "\"object\":\"list\"}").await;
+        reader.write_all(list).await.unwrap();
+        tokio::select! {
+            _ = pace.tick() => {}
+            closed = closed.as_mut() => {
+                assert_eq!(closed.expect("in time").unwrap(), 0);
+                break;
+            }
+        }
+    }
+    read_until(&mut reader, "\"object\":\"list\"}").await;
+    mesh.simulated("m", &[]).await;
+    read_until(&mut watch, "\"lifecycle\":\"serving\"").await;
+}
+
+#[tokio::test]
+async fn a_client_that_has_just_connected_is_answered_by_an_ingress_that_stops() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let mut fresh = raw(mesh.http, b"").await;
+    // It is accepted once a later one is answered.
+    assert_eq!(get(mesh.http, "/health").await.status, 200);
+    mesh.ingress.signal("-TERM");
+    mesh.ingress.says("SIGTERM").await;
+    fresh.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let (text, clean) = read_to_end(&mut fresh).await;
+    assert!(clean && text.starts_with("HTTP/1.1 200"), "{text}");
+    assert_eq!(mesh.ingress.ends().await, 0);
 }
 
 async fn what_runs_in_http_2_is_finished_by_an_ingress_that_stops(way: Way) {

@@ -24,7 +24,7 @@ pub(super) async fn infer(
     Extension(client): Extension<Client>,
     request: Request,
 ) -> Response<Body> {
-    let _waiting = client.request_begins(request.version());
+    let _waiting = client.waits();
     let client_id = client_id(request.headers());
     let dialect = Dialect::of(request.uri().path());
     let mut account = Account::new(
