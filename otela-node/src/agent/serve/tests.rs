@@ -68,7 +68,7 @@ async fn p25_the_node_itself_lets_nothing_but_inference_through() {
 
 #[tokio::test]
 async fn refusals_are_in_the_words_of_the_endpoint() {
-    let gate = Gate::new(&Metrics::new(), Opening::default());
+    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
     let message = "The engine is not ready.";
     let (.., error) = whole(&gate, "/v1/messages").await;
     let inner = json!({"type": "overloaded_error", "message": message, "code": "not_ready"});
