@@ -5,14 +5,12 @@ The engine behind the service is the scripted one of the tests, which answers ea
 Prints one line of JSON with what was seen and exits with 0, or says on stderr what was wrong and exits with 1.
 """
 
-import argparse
 import json
 import sys
 
 import anthropic
+from frame import API_KEY, Wrong, check, parser, run
 
-# The service under test holds no credentials; the package insists on one.
-API_KEY = "sk-none"
 MESSAGES = [{"role": "user", "content": "Say something, please."}]
 PIECES = ["Something", ", ", "said."]
 MESSAGE = {
@@ -26,15 +24,6 @@ MESSAGE = {
 }
 REFUSAL = {"type": "error", "error": {"type": "rate_limit_error", "message": "mine"}, "request_id": "req_1"}
 STREAM_HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-
-
-class Wrong(Exception):
-    """The service answered, and not as it should."""
-
-
-def check(condition, message):
-    if not condition:
-        raise Wrong(message)
 
 
 def whole(status, value):
@@ -146,23 +135,18 @@ def refused(client, args):
     raise Wrong("an engine that broke off was taken for one that answered")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base_url", help="for example http://127.0.0.1:8080: this package adds the /v1 itself")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--unknown", default="no/such", help="a model that nobody has (default: %(default)s)")
-    args = parser.parse_args()
+def everything(args):
     seen = {}
-    try:
-        # With retries off, so that nothing that failed is hidden.
-        with anthropic.Anthropic(base_url=args.base_url, api_key=API_KEY, max_retries=0) as client:
-            for look in (models, message, stream, broken_stream, not_found, refused):
-                seen |= look(client, args)
-    except (Wrong, anthropic.AnthropicError) as error:
-        print(f"anthropic at {args.base_url}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(seen))
-    return 0
+    # With retries off, so that nothing that failed is hidden.
+    with anthropic.Anthropic(base_url=args.base_url, api_key=API_KEY, max_retries=0) as client:
+        for look in (models, message, stream, broken_stream, not_found, refused):
+            seen |= look(client, args)
+    return seen
+
+
+def main():
+    arguments = parser(__doc__, "http://127.0.0.1:8080: this package adds the /v1 itself")
+    return run("anthropic", arguments, everything, [anthropic.AnthropicError])
 
 
 if __name__ == "__main__":

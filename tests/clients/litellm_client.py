@@ -4,8 +4,6 @@ leaving early.
 Prints one line of JSON with what was seen and exits with 0, or says on stderr what was wrong and exits with 1.
 """
 
-import argparse
-import json
 import os
 import sys
 
@@ -14,19 +12,9 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm  # noqa: E402
 import openai  # noqa: E402
+from frame import API_KEY, Wrong, check, parser, run  # noqa: E402
 
-# The service under test holds no credentials; the package insists on one.
-API_KEY = "sk-none"
 MESSAGES = [{"role": "user", "content": "Say something, please."}]
-
-
-class Wrong(Exception):
-    """The service answered, and not as it should."""
-
-
-def check(condition, message):
-    if not condition:
-        raise Wrong(message)
 
 
 def service(args, model):
@@ -98,20 +86,13 @@ def leave(args):
     return {"left_after": seen}
 
 
+def everything(args):
+    seen = {**models(args), **chat(args)}
+    return seen | {**stream(args, seen["text"]), **embeddings(args), **not_found(args), **leave(args)}
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base_url", help="for example http://127.0.0.1:8080/v1")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--unknown", default="no/such", help="a model that nobody has (default: %(default)s)")
-    args = parser.parse_args()
-    try:
-        seen = {**models(args), **chat(args)}
-        seen |= {**stream(args, seen["text"]), **embeddings(args), **not_found(args), **leave(args)}
-    except (Wrong, openai.OpenAIError) as error:
-        print(f"litellm at {args.base_url}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps(seen))
-    return 0
+    return run("litellm", parser(__doc__), everything, [openai.OpenAIError])
 
 
 if __name__ == "__main__":

@@ -6,24 +6,14 @@ Open WebUI itself is not installed: with what it needs, a torch with CUDA among 
 Prints one line of JSON with what was seen and exits with 0, or says on stderr what was wrong and exits with 1.
 """
 
-import argparse
 import asyncio
 import json
 import sys
 
 import aiohttp
+from frame import API_KEY, check, parser, run
 
-API_KEY = "sk-none"
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {API_KEY}"}
-
-
-class Wrong(Exception):
-    """The service answered, and not as it should."""
-
-
-def check(condition, message):
-    if not condition:
-        raise Wrong(message)
 
 
 async def models(args):
@@ -111,17 +101,7 @@ async def everything(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base_url", help="for example http://127.0.0.1:8080/v1")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--unknown", default="no/such", help="a model that nobody has (default: %(default)s)")
-    args = parser.parse_args()
-    try:
-        print(json.dumps(asyncio.run(everything(args))))
-    except (Wrong, aiohttp.ClientError) as error:
-        print(f"open webui's calls at {args.base_url}: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run("open webui's calls", parser(__doc__), lambda args: asyncio.run(everything(args)), [aiohttp.ClientError])
 
 
 if __name__ == "__main__":

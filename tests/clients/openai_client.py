@@ -4,7 +4,6 @@ Prints one line of JSON with what was seen and exits with 0, or says on stderr w
 The package is used as its users use it: a base URL, a key, and nothing patched.
 """
 
-import argparse
 import base64
 import json
 import struct
@@ -13,21 +12,11 @@ import time
 from urllib.parse import quote
 
 import openai
+from frame import API_KEY, Wrong, check, parser
 
-# The service under test holds no credentials; the package insists on one.
-API_KEY = "sk-none"
 MESSAGES = [{"role": "user", "content": "Say something, please."}]
 # Greedy: a model with random weights would end a sampled answer wherever it likes.
 SAMPLING = {"temperature": 0, "max_tokens": 16}
-
-
-class Wrong(Exception):
-    """The service answered, and not as it should."""
-
-
-def check(condition, message):
-    if not condition:
-        raise Wrong(message)
 
 
 def check_usage(usage):
@@ -235,15 +224,13 @@ SCENARIOS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base_url", help="for example http://127.0.0.1:8080/v1")
-    parser.add_argument("scenario", choices=SCENARIOS)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--retries", type=int, help="the package's own number unless given; 0 turns them off")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one request (default: %(default)s)")
-    parser.add_argument("--after", type=int, default=3, help="stream-close: pieces of text to read (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=900, help="stream-close: tokens to ask for (default: %(default)s)")
-    args = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("scenario", choices=SCENARIOS)
+    arguments.add_argument("--retries", type=int, help="the package's own number unless given; 0 turns them off")
+    arguments.add_argument("--timeout", type=float, default=120.0, help="seconds for one request (default: %(default)s)")
+    arguments.add_argument("--after", type=int, default=3, help="stream-close: pieces of text to read (default: %(default)s)")
+    arguments.add_argument("--tokens", type=int, default=900, help="stream-close: tokens to ask for (default: %(default)s)")
+    args = arguments.parse_args()
 
     # Counted by a hook of the HTTP client, which the package documents for this use.
     attempts = []
