@@ -16,9 +16,16 @@ pub(super) type Upload = Either<Slices, Incoming>;
 /// The connections of one pool that rest, last used last.
 #[derive(Debug)]
 pub(super) struct Lines {
-    idle: Mutex<Vec<Idle>>,
+    resting: Mutex<Resting>,
     limits: PoolLimits,
     tasks: Tasks,
+}
+
+#[derive(Debug, Default)]
+struct Resting {
+    idle: Vec<Idle>,
+    /// Whether a task sees to it that none rests for ever.
+    is_watched: bool,
 }
 
 #[derive(Debug)]
@@ -48,18 +55,18 @@ impl Drop for Line {
 
 impl Lines {
     pub(super) fn new(limits: PoolLimits, tasks: Tasks) -> Self {
-        Self { idle: Mutex::default(), limits, tasks }
+        Self { resting: Mutex::default(), limits, tasks }
     }
 
     /// How many rest.
     pub(super) fn idle(&self) -> usize {
-        self.lock().len()
+        self.lock().idle.len()
     }
 
     /// The connection that was used last, if it is still good.
     pub(super) async fn reuse(&self) -> Option<Line> {
         loop {
-            let Idle { mut line, since } = self.lock().pop()?;
+            let Idle { mut line, since } = self.lock().idle.pop()?;
             if since.elapsed() > self.limits.idle_for_max || line.sender.is_closed() {
                 continue;
             }
@@ -71,19 +78,18 @@ impl Lines {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Resting> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn put(self: &Arc<Self>, line: Line) {
-        let mut idle = self.lock();
-        // The first one to rest starts the task that sees to it that none rests for ever.
-        if idle.is_empty() {
+        let mut resting = self.lock();
+        if !std::mem::replace(&mut resting.is_watched, true) {
             self.tasks.spawn(reap(Arc::downgrade(self)));
         }
-        idle.push(Idle { line, since: Instant::now() });
-        if idle.len() > self.limits.idle_max {
-            idle.remove(0);
+        resting.idle.push(Idle { line, since: Instant::now() });
+        if resting.idle.len() > self.limits.idle_max {
+            resting.idle.remove(0);
         }
     }
 }
@@ -94,9 +100,10 @@ async fn reap(pool: Weak<Lines>) {
         let Some(wait) = pool.upgrade().map(|shared| shared.limits.idle_for_max) else { return };
         tokio::time::sleep(wait / 2).await;
         let Some(shared) = pool.upgrade() else { return };
-        let mut idle = shared.lock();
-        idle.retain(|idle| idle.since.elapsed() < shared.limits.idle_for_max);
-        if idle.is_empty() {
+        let mut resting = shared.lock();
+        resting.idle.retain(|idle| idle.since.elapsed() < shared.limits.idle_for_max);
+        if resting.idle.is_empty() {
+            resting.is_watched = false;
             return;
         }
     }

@@ -58,24 +58,27 @@ async fn read_head(io: &mut TcpStream) -> usize {
 }
 
 #[tokio::test]
-async fn connections_are_used_again() {
+async fn connections_are_used_again_and_requests_leave_no_task() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (pool, opened) = pool(&listener, limits());
     let server = async {
         let (mut io, _) = listener.accept().await.unwrap();
-        for _ in 0..5 {
+        for _ in 0..50 {
             assert!(read_head(&mut io).await > 0);
             io.write_all(ANSWER).await.unwrap();
         }
+        io
     };
     let client = async {
-        for _ in 0..5 {
+        for _ in 0..50 {
             let response = pool.send(get(), whole("")).await.unwrap();
             assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "ok");
         }
     };
-    tokio::join!(server, client);
+    let (_open, ()) = tokio::join!(server, client);
     assert_eq!(opened.load(Ordering::SeqCst), 1);
+    // The connection's own, and the one that closes what rests for too long.
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 2);
 }
 
 #[tokio::test]
