@@ -149,7 +149,7 @@ impl Account {
 
     /// An attempt has ended, or its answer has begun.
     pub(crate) fn tried(&mut self, in_flight: &InFlight, how: &'static str, lasted: Duration) {
-        in_flight.span().set("otela.outcome", how);
+        in_flight.ended(how);
         self.tried.push(Tried { on: Arc::clone(in_flight.candidate()), how, lasted });
     }
 

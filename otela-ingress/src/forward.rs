@@ -88,6 +88,7 @@ pub(crate) async fn forward(
         let failure = match answered {
             Ok(begun) if refuses_our_wish(&begun) => {
                 // Once without what we had put in, on the same engine.
+                account.tried(&in_flight, "refused_wish", begun.exchange);
                 outgoing = request.outgoing(false);
                 attempts.tried.pop();
                 continue;
@@ -128,6 +129,7 @@ pub(crate) fn note_failure(app: &Arc<App>, in_flight: &InFlight, request: &Infer
     let (node, reason) = (in_flight.candidate().node(), failure.reason());
     tracing::info!(request = %request.id, %node, reason, "attempt failed");
     app.metrics.attempt_failed(reason);
+    in_flight.ended(reason);
     in_flight.span().failed(reason);
     app.metrics.error_events.inc_by(u64::from(matches!(failure, Failure::FailedStream(_))));
     if let Some(strike) = failure.strike() {

@@ -81,7 +81,7 @@ fn place_for_second(app: &Arc<App>, request: &Inference, attempts: &mut Attempts
         return None;
     }
     attempts.hedged(candidate.session());
-    let span = request.span.asking("otela.attempt");
+    let span = request.attempt_span();
     span.set("otela.hedged", true);
     Some(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues), span))
 }

@@ -96,6 +96,13 @@ impl Inference {
         Hints { model: self.wanted.name(), affinity: self.affinity }
     }
 
+    /// The span of one attempt.
+    pub(crate) fn attempt_span(&self) -> Span {
+        let span = self.span.asking("otela.attempt");
+        span.set("otela.policy", self.policy.name());
+        span
+    }
+
     /// Whether the client asked for the account of tokens at the end of a stream.
     pub(crate) fn wants_usage(&self) -> bool {
         self.usage_option().is_some_and(|(_, value)| &self.body[value] == b"true")

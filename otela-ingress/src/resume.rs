@@ -111,7 +111,7 @@ fn place(app: &Arc<App>, request: &Inference, tried: &[Session]) -> Result<InFli
     }
     let needs = Needs { in_flight_max: u32::MAX, ..Needs::of(app, request) };
     let (candidate, count) = place::take(&able, tried, &needs).map_err(|_| NotResumed("no_candidate"))?;
-    let span = request.span.asking("otela.attempt");
+    let span = request.attempt_span();
     span.set("otela.resumed", true);
     Ok(InFlight::start(Arc::clone(needs.balancer), candidate, count, Arc::clone(&app.queues), span))
 }

@@ -96,7 +96,7 @@ fn take(app: &App, request: &Inference, tried: &[Session], found: &[Arc<Candidat
     let needs = Needs::of(app, request);
     let (candidate, count) = place::take(found, tried, &needs)?;
     let (balancer, queues) = (Arc::clone(needs.balancer), Arc::clone(&app.queues));
-    Ok(InFlight::start(balancer, candidate, count, queues, request.span.asking("otela.attempt")))
+    Ok(InFlight::start(balancer, candidate, count, queues, request.attempt_span()))
 }
 
 /// Counts a request that waits.

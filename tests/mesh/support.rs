@@ -17,7 +17,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -30,6 +30,8 @@ use tokio::{
 
 /// Everything that is expected happens within this, on a machine with two busy cores.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// Of a test that fails, so many lines of each process are shown.
+const SAID_LAST: usize = 40;
 
 /// Waits until `look` finds something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
@@ -123,6 +125,17 @@ impl Otela {
             tokio::time::timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
         }
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+}
+
+/// Whoever reads of a failure sees what each process said last.
+impl Drop for Otela {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = lines.len().saturating_sub(SAID_LAST);
+            eprintln!("otela, process {:?}, said last:\n{}\n", self.child.id(), lines[last..].join("\n"));
+        }
     }
 }
 

@@ -162,6 +162,28 @@ async fn a_second_attempt_is_a_span_of_its_own(way: Way) {
 }
 
 #[tokio::test]
+async fn whoever_loses_a_race_says_so() {
+    let collector = Collector::start().await;
+    let flags = ["--traces-to", &collector.url(), "--hedge-after", "50ms", "--policy", "round-robin"];
+    let mut mesh = Mesh::ingress(&flags).await;
+    mesh.scripted("m").await;
+    let wins = mesh.scripted("m").await;
+    let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+    let body = json!({"model": "m", "script": [["await", "run"], ["send", ok]]});
+    let run = eventually("both run", async || (mesh.metric("otela_ingress_hedges_total").await >= 1.0).then_some(()));
+    let (answer, ()) = tokio::join!(send(mesh.http, request(&body, TRACE, "01")), async {
+        run.await;
+        wins.allow("run");
+    });
+    assert_eq!(answer.unwrap().status, 200);
+    let spans = collector.trace(TRACE, 3).await;
+    let attempts = || spans.iter().map(|(_, span)| span).filter(|span| span.name == "otela.attempt");
+    let outcomes: std::collections::BTreeSet<_> = attempts().map(|span| says(span, "otela.outcome")).collect();
+    assert_eq!(outcomes, [Some("cancelled".into()), Some("ok".into())].into(), "{spans:#?}");
+    assert!(attempts().all(|span| says(span, "otela.policy").as_deref() == Some("round-robin")), "{spans:#?}");
+}
+
+#[tokio::test]
 async fn requests_do_not_care_whether_their_traces_are_taken() {
     let mut mesh = Mesh::ingress(&["--traces-to", "http://127.0.0.1:9"]).await;
     mesh.scripted("m").await;

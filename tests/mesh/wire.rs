@@ -91,7 +91,11 @@ impl H2 {
     /// Begins a stream that the scripted engine makes of `steps`.
     pub(crate) async fn stream(&self, steps: impl Into<Value>) -> Events {
         let response = self.send(request(CHAT, body(&scripted(steps)))).await.unwrap();
-        assert_eq!((response.status().as_u16(), response.version()), (200, http::Version::HTTP_2));
+        let (status, version) = (response.status().as_u16(), response.version());
+        if status != 200 {
+            panic!("{status}: {:?}", timeout(SOON, response.into_body().collect()).await);
+        }
+        assert_eq!(version, http::Version::HTTP_2);
         Events { body: response.into_body(), seen: String::new() }
     }
 

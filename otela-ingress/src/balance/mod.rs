@@ -16,7 +16,11 @@ pub use policy::{Policy, UnknownPolicy};
 
 use crate::{candidate::Candidate, queue::Queues, standing::InFlightCount};
 use otela_node::telemetry::trace::Span;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// What of a request a policy may look at.
@@ -91,6 +95,8 @@ pub(crate) struct InFlight {
     begun: Instant,
     outcome: Outcome,
     span: Span,
+    /// How it ended, in a word; what is said last counts.
+    how: Mutex<&'static str>,
     // In this order: who is called looks whether there is room.
     _count: InFlightCount,
     _frees: Frees,
@@ -118,8 +124,9 @@ impl InFlight {
         if span.is_recorded() {
             span.set("otela.node", candidate.name().to_str().unwrap_or_default().to_owned());
         }
-        let (begun, outcome) = (Instant::now(), Outcome::default());
-        Self { balancer, candidate, begun, outcome, span, _count: count, _frees: Frees(queues) }
+        // Whoever drops an attempt and says nothing has given it up: its client has gone, or another one was faster.
+        let (begun, outcome, how) = (Instant::now(), Outcome::default(), Mutex::new("cancelled"));
+        Self { balancer, candidate, begun, outcome, span, how, _count: count, _frees: Frees(queues) }
     }
 
     /// The candidate that it is on.
@@ -132,6 +139,11 @@ impl InFlight {
         &self.span
     }
 
+    /// How it has ended, or that its answer has begun, for whoever collects traces.
+    pub(crate) fn ended(&self, how: &'static str) {
+        *self.how.lock().unwrap_or_else(PoisonError::into_inner) = how;
+    }
+
     /// The answer has come to its end.
     pub(crate) fn is_complete(&mut self, tokens: Option<u64>) {
         self.outcome = Outcome { complete: true, tokens, ..self.outcome };
@@ -142,6 +154,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let outcome = Outcome { lasted: self.begun.elapsed(), ..self.outcome };
         self.balancer.on_request_end(&self.candidate, outcome);
+        self.span.set("otela.outcome", *self.how.get_mut().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
