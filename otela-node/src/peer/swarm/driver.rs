@@ -1,7 +1,7 @@
 //! The one loop that owns the swarm: it dials, listens, watches connections, and tells the gossip task.
 
 use super::{
-    addresses::{LeftOut, announced, has_name, is_relayed, resolve_all},
+    addresses::{LeftOut, announced, is_relayed},
     asked::{Asked, OneDial, Reached},
     complaints::{Complaints, Said},
     dialer::{Contact, Dialer, Target, Waiter},
@@ -31,10 +31,7 @@ use crate::{
 use futures::StreamExt;
 use libp2p::{
     Multiaddr, PeerId, StreamProtocol, Swarm,
-    swarm::{
-        ConnectionId,
-        dial_opts::{DialOpts, PeerCondition},
-    },
+    swarm::{ConnectionId, dial_opts::DialOpts},
 };
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -93,7 +90,7 @@ pub(in crate::peer) struct Driver {
     /// What was chosen and matches nothing of this machine.
     pub(super) unmatched: Vec<String>,
     pub(super) streams: Streams,
-    resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
+    pub(super) resolved: (mpsc::Sender<Resolved>, mpsc::Receiver<Resolved>),
     pub(super) misses: HashMap<ConnectionId, u32>,
     pub(super) bootstraps: Vec<Bootstrap>,
     pub(super) via: Via,
@@ -331,52 +328,6 @@ impl Driver {
         self.dialer.list(told.source, told.addresses, &me, Instant::now());
     }
 
-    fn dial_due(&mut self, tasks: &Tasks) {
-        for due in self.dialer.take_due(Instant::now()) {
-            if !due.addresses.iter().any(has_name) {
-                self.dial(due.target, dial_opts(due.peer, due.addresses));
-                continue;
-            }
-            // A resolver may take its time; the swarm cannot wait for it.
-            let resolved = self.resolved.0.clone();
-            tasks.spawn(async move {
-                let addresses = resolve_all(due.addresses).await;
-                let _ = resolved.send((due.target, addresses.map(|found| dial_opts(due.peer, found)))).await;
-            });
-        }
-    }
-
-    fn on_resolved(&mut self, target: Target, opts: io::Result<Option<DialOpts>>) {
-        match opts {
-            Ok(opts) => self.dial(target, opts),
-            Err(error) => {
-                let all = self.dialer.refused(target, Instant::now());
-                let error = format!("cannot resolve its name: {error}");
-                match target {
-                    Target::Bootstrap(_) => self.complain(target, error, all),
-                    Target::Peer(peer) if all => tracing::warn!(%peer, error, "cannot dial a peer, will try again"),
-                    Target::Peer(_) | Target::Listed(_) | Target::Remembered(_) | Target::Found(_) => {}
-                }
-            }
-        }
-    }
-
-    fn dial(&mut self, target: Target, opts: Option<DialOpts>) {
-        let Some(opts) = opts else {
-            self.dialer.refused(target, Instant::now());
-            return;
-        };
-        let id = opts.connection_id();
-        self.dialer.started(target, id);
-        if let Target::Bootstrap(_) | Target::Listed(_) = target {
-            self.bootstrap_dials.insert(id, target);
-        }
-        if let Err(error) = self.swarm.dial(opts) {
-            tracing::debug!(%error, ?target, "dial refused");
-            self.dialer.failed(id, Instant::now());
-        }
-    }
-
     /// Tells the dialer whom to stay connected to.
     pub(super) fn want(&mut self) {
         let relays =
@@ -428,15 +379,6 @@ fn listen(swarm: &mut Swarm<Net>, address: &Multiaddr) -> Result<(), ListenError
     let failed = |source| ListenError { address: address.clone(), source };
     transport::check_free(address).map_err(failed)?;
     swarm.listen_on(address.clone()).map(drop).map_err(|error| failed(io::Error::other(error)))
-}
-
-/// `None` if there is nothing to dial.
-fn dial_opts(peer: Option<PeerId>, addresses: Vec<Multiaddr>) -> Option<DialOpts> {
-    let first = addresses.first()?.clone();
-    Some(match peer {
-        Some(peer) => DialOpts::peer_id(peer).condition(PeerCondition::Disconnected).addresses(addresses).build(),
-        None => DialOpts::unknown_peer_id().address(first).build(),
-    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

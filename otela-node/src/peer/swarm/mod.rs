@@ -5,6 +5,7 @@ mod asked;
 mod complaints;
 mod crowd;
 mod dialer;
+mod dials;
 mod direct;
 mod driver;
 mod events;
