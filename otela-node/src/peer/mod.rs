@@ -301,8 +301,9 @@ impl Peer {
     ) -> Result<(Response<PooledBody>, Arc<Connection>), SendError> {
         let connection = self.connect(to).await?;
         let sent = match self.inner.tunnel.send(&connection, head, body).await {
-            Err(SendError::Broken { delivered, .. }) if self.is_lost(&connection).await => {
-                Err(SendError::PathLost { delivered })
+            // A stream that could not be opened, or broke, because its connection was just being closed.
+            Err(error @ (SendError::Broken { .. } | SendError::Connect(_))) if self.is_lost(&connection).await => {
+                Err(SendError::PathLost { delivered: error.delivered() })
             }
             sent => sent,
         };

@@ -216,6 +216,25 @@ async fn requests_end_with_their_connection_though_nobody_is_there_to_close_it()
     assert!(answer.is_err_and(|error| error.delivered()));
 }
 
+/// Between the same two ports TCP makes one connection of two that are begun at once, and neither side gets anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_that_dial_each_other_at_once_are_connected_at_the_first_try() {
+    let dials = async |from: &Running, to: &Running| {
+        let (waiter, dialled) = oneshot::channel();
+        let dial = swarm::Command::Dial(to.peer.id(), to.peer.addresses(), waiter);
+        from.peer.inner.commands.send(dial).await.unwrap();
+        timeout(SOON, dialled).await.expect("it comes to an end").unwrap()
+    };
+    for _ in 0..50 {
+        let (ingress, node) = tokio::join!(tcp("lab", Role::Ingress, vec![]), tcp("lab", Role::Node, vec![]));
+        let (there, back) = tokio::join!(dials(&ingress, &node), dials(&node, &ingress));
+        assert!(there && back);
+        for running in [&ingress, &node] {
+            running.tasks.shutdown(Duration::ZERO).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_restart_finds_the_mesh_though_the_bootstrap_is_gone() {
     let dir = tempfile::tempdir().unwrap();

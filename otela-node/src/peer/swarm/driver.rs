@@ -302,7 +302,7 @@ impl Driver {
                 self.reservations.offer(self.via.only(relays), now);
                 self.reserve();
             }
-            Command::Dial(peer, _, waiter) if self.swarm.is_connected(&peer) => _ = waiter.send(true),
+            Command::Dial(peer, _, waiter) if self.streams.best(&peer).is_some() => _ = waiter.send(true),
             Command::Dial(peer, addresses, waiter) => self.dialer.hurry(peer, addresses, Some(waiter), now),
             Command::Reach(peer, _) if self.swarm.is_connected(&peer) => {}
             Command::Reach(peer, addresses) => self.dialer.hurry(peer, addresses, None, now),
