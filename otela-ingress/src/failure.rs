@@ -84,6 +84,14 @@ impl Failure {
         failed.then_some(Strike::Failed)
     }
 
+    /// What the network said, for whoever reads the log.
+    pub(crate) fn cause(&self) -> Option<String> {
+        match self {
+            Self::Send(error) => Some(otela_node::telemetry::chain(error)),
+            _ => None,
+        }
+    }
+
     /// The failure as a metric label.
     pub(crate) fn reason(&self) -> &'static str {
         match self {

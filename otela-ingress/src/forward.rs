@@ -127,7 +127,7 @@ pub(crate) fn fit(pool: &Pool, selector: &Selector) -> Result<Arc<[Arc<Candidate
 /// Takes note of a failed attempt.
 pub(crate) fn note_failure(app: &Arc<App>, in_flight: &InFlight, request: &Inference, failure: &Failure) {
     let (node, reason) = (in_flight.candidate().node(), failure.reason());
-    tracing::info!(request = %request.id, %node, reason, "attempt failed");
+    tracing::info!(request = %request.id, %node, reason, error = failure.cause(), "attempt failed");
     app.metrics.attempt_failed(reason);
     in_flight.ended(reason);
     in_flight.span().failed(reason);

@@ -79,6 +79,8 @@ pub(super) const DIRECT_FIRST_FOR: Duration = Duration::from_millis(300);
 pub(super) const HANDSHAKE_PATIENCE: Duration = Duration::from_millis(1_200);
 /// ...this often.
 pub(super) const HANDSHAKE_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A circuit through a relay that is just being dialled is looked at again after this.
+pub(super) const RELAY_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// And these before what goes out like the web: WebSocket, and the site's proxy. As long as a circuit through a relay
 /// may take across the world, and together soon enough for a request that waits.
 pub(super) const LAST_RESORT_AFTER: Duration = Duration::from_millis(600);

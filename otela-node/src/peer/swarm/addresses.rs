@@ -148,6 +148,11 @@ pub(super) struct Stage {
 }
 
 impl Stage {
+    /// Circuits, dialled together.
+    pub(super) fn of_circuits(addresses: Vec<Multiaddr>) -> Self {
+        Self { way: Way::Around, addresses }
+    }
+
     /// How long those before it have.
     pub(super) fn after(&self, before: &Self) -> Duration {
         let is_last_resort = |stage: &Self| stage.way >= Way::Wss;

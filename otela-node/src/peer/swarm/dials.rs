@@ -1,7 +1,7 @@
 //! Dials that are due: names are resolved, and the swarm is told.
 
 use super::{
-    addresses::{has_name, resolve_all},
+    addresses::{has_name, relay_of, resolve_all},
     dialer::Target,
     driver::Driver,
 };
@@ -24,7 +24,15 @@ struct How {
 impl Driver {
     /// Begins what is due.
     pub(super) fn dial_due(&mut self, tasks: &Tasks) {
-        for due in self.dialer.take_due(Instant::now()) {
+        for mut due in self.dialer.take_due(Instant::now()) {
+            let too_early: Vec<_> = due.addresses.extract_if(.., |address| self.is_too_early(address)).collect();
+            if !too_early.is_empty() {
+                let all = due.addresses.is_empty();
+                self.dialer.put_back(due.target, too_early, all, Instant::now());
+                if all {
+                    continue;
+                }
+            }
             let how = How { port: self.port_for(due.target), condition: self.condition_for(due.peer) };
             if !due.addresses.iter().any(has_name) {
                 self.dial(due.target, dial_opts(due.peer, due.addresses, how));
@@ -37,6 +45,13 @@ impl Driver {
                 let _ = resolved.send((due.target, addresses.map(|found| dial_opts(due.peer, found, how)))).await;
             });
         }
+    }
+
+    /// Whether an address leads through a relay that is just being dialled: libp2p would dial that as well, find that
+    /// somebody does so already, and give up.
+    fn is_too_early(&self, address: &Multiaddr) -> bool {
+        let is_awaited = |relay| !self.swarm.is_connected(&relay) && self.dialling.values().any(|peer| *peer == relay);
+        relay_of(address).is_some_and(is_awaited)
     }
 
     /// From which port to dial. A relay must see the one that we listen on: that is where the NAT before us has to be
@@ -85,9 +100,13 @@ impl Driver {
         if let Target::Bootstrap(_) | Target::Listed(_) = target {
             self.bootstrap_dials.insert(id, target);
         }
-        if let Err(error) = self.swarm.dial(opts) {
-            tracing::debug!(%error, ?target, "dial refused");
-            self.dialer.failed(id, Instant::now());
+        let peer = opts.get_peer_id();
+        match self.swarm.dial(opts) {
+            Ok(()) => self.dialling.extend(peer.map(|peer| (id, peer))),
+            Err(error) => {
+                tracing::debug!(%error, ?target, "dial refused");
+                self.dialer.failed(id, Instant::now());
+            }
         }
     }
 }

@@ -95,6 +95,8 @@ pub(in crate::peer) struct Driver {
     pub(super) bootstraps: Vec<Bootstrap>,
     pub(super) via: Via,
     pub(super) bootstrap_dials: HashMap<ConnectionId, Target>,
+    /// Dials that are under way, ours and libp2p's own.
+    pub(super) dialling: HashMap<ConnectionId, PeerId>,
     pub(super) complaints: Complaints,
     pub(super) said: Said,
     /// Whom to stay connected to, relays aside.
@@ -236,6 +238,7 @@ impl Driver {
             via: Via::new(&config.via, bootstraps.len() - config.via.len()),
             bootstraps,
             bootstrap_dials: HashMap::new(),
+            dialling: HashMap::new(),
             complaints: Complaints::default(),
             said: Said::default(),
             wanted: Vec::new(),

@@ -45,7 +45,9 @@ impl Driver {
                 let (relayed, last) = (endpoint.is_relayed(), num_established == 0);
                 self.tell(Event::Disconnected { peer: peer_id, id: connection_id, relayed, last }).await;
             }
+            SwarmEvent::Dialing { peer_id: Some(peer), connection_id } => _ = self.dialling.insert(connection_id, peer),
             SwarmEvent::OutgoingConnectionError { connection_id, error, peer_id } => {
+                self.dialling.remove(&connection_id);
                 self.on_dial_failed(connection_id, &error, peer_id).await;
             }
             SwarmEvent::NewListenAddr { address, listener_id } => {
@@ -85,6 +87,7 @@ impl Driver {
     }
 
     async fn on_established(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint) {
+        self.dialling.remove(&id);
         self.metrics.connections.inc();
         self.metrics.opened(Carrier::of(used(endpoint)).name(), through(endpoint));
         let way = match endpoint {

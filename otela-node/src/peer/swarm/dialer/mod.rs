@@ -5,11 +5,12 @@
 mod attempt;
 mod due;
 
-use super::addresses::{Way, bounded};
+use super::addresses::{Stage, Way, bounded};
 use crate::peer::{
     bootstrap::peer_of,
     defaults::{
-        COURTESY, FOUND_MAX, FOUND_TRIES_MAX, REFUSED_PAUSE, REMEMBERED_AFTER, REMEMBERED_TRIES_MAX, STEADY_AFTER,
+        COURTESY, FOUND_MAX, FOUND_TRIES_MAX, REFUSED_PAUSE, RELAY_LOOK_EVERY, REMEMBERED_AFTER, REMEMBERED_TRIES_MAX,
+        STEADY_AFTER,
     },
     state::Known,
     transport::{Answers, Proxy},
@@ -271,6 +272,14 @@ impl Dialer {
                 attempt.tell(false);
             }
         }
+    }
+
+    /// Circuits that cannot be dialled yet are put back for a moment; `all` if there is nothing else to dial now.
+    pub(super) fn put_back(&mut self, target: Target, circuits: Vec<Multiaddr>, all: bool, now: Instant) {
+        let Some(attempt) = self.attempts.get_mut(&target) else { return };
+        attempt.under_way = attempt.under_way.saturating_sub(usize::from(all));
+        attempt.rest.push_front(Stage::of_circuits(circuits));
+        attempt.rest_at = now + RELAY_LOOK_EVERY;
     }
 
     /// A dial has begun.

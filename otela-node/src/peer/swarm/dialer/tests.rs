@@ -199,6 +199,31 @@ fn who_was_refused_is_left_alone_whoever_asks_for_it_and_not_in_a_new_session() 
 }
 
 #[test]
+fn circuits_that_are_put_back_are_dialled_a_moment_later_and_nobody_is_told_meanwhile() {
+    let (now, peer) = (Instant::now(), PeerId::random());
+    let mut dialer = Dialer::default();
+    let (waiter, mut told) = oneshot::channel();
+    dialer.hurry(peer, vec![address(1)], Some(waiter), now);
+    let due = dialer.take_due(now).remove(0);
+    let circuits = due.addresses.clone();
+    dialer.put_back(due.target, due.addresses, true, now);
+    assert!(dialer.take_due(now).is_empty());
+    assert_eq!(dialer.next(), Some(now + RELAY_LOOK_EVERY));
+    let again = dialer.take_due(now + RELAY_LOOK_EVERY).remove(0);
+    assert_eq!(again.addresses, circuits);
+    assert!(told.try_recv().is_err(), "it is not decided yet");
+    // What could be dialled at once fails meanwhile.
+    dialer.put_back(again.target, again.addresses, false, now);
+    dialer.started(again.target, ConnectionId::new_unchecked(1));
+    assert_eq!(dialer.failed(ConnectionId::new_unchecked(1), now), Failed::NotAll);
+    let last = dialer.take_due(now + RELAY_LOOK_EVERY).remove(0);
+    assert_eq!(last.addresses, circuits);
+    dialer.started(last.target, ConnectionId::new_unchecked(2));
+    dialer.failed(ConnectionId::new_unchecked(2), now);
+    assert_eq!(told.try_recv(), Ok(false));
+}
+
+#[test]
 fn who_calls_us_and_hangs_up_does_not_keep_us_from_calling() {
     let now = Instant::now();
     let (peer, mut dialer) = (PeerId::random(), Dialer::default());
