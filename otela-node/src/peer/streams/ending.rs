@@ -81,6 +81,8 @@ pub struct EndingIo {
     stream: Compat<Stream>,
     ended: Pin<Box<WaitForCancellationFutureOwned>>,
     life: Life,
+    /// Something has failed on it. libp2p panics when a stream whose protocol was not agreed on is used once more.
+    failed: bool,
     _user: Option<User>,
 }
 
@@ -88,14 +90,21 @@ impl EndingIo {
     /// `counts`: whether a connection with this substream is in use.
     pub(super) fn new(stream: Stream, life: &Life, counts: bool) -> Self {
         let ended = Box::pin(life.ended.clone().cancelled_owned());
-        Self { stream: stream.compat(), ended, life: life.clone(), _user: counts.then(|| User::new(&life.users)) }
+        let user = counts.then(|| User::new(&life.users));
+        Self { stream: stream.compat(), ended, life: life.clone(), failed: false, _user: user }
     }
 
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         match self.ended.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::ConnectionReset.into()),
-            Poll::Pending => Ok(()),
+            Poll::Pending if !self.failed => Ok(()),
+            _ => Err(io::ErrorKind::ConnectionReset.into()),
         }
+    }
+
+    /// Takes note of a failure.
+    fn noted<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        self.failed |= matches!(polled, Poll::Ready(Err(_)));
+        polled
     }
 }
 
@@ -115,7 +124,7 @@ impl AsyncRead for EndingIo {
             self.life.heard_ms.store(now_ms(), Ordering::Relaxed);
             self.life.bytes.fetch_add(read as u64, Ordering::Relaxed);
         }
-        polled
+        self.noted(polled)
     }
 }
 
@@ -126,16 +135,18 @@ impl AsyncWrite for EndingIo {
         if let Poll::Ready(Ok(written)) = &polled {
             self.life.bytes.fetch_add(*written as u64, Ordering::Relaxed);
         }
-        polled
+        self.noted(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        self.noted(polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let polled = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.noted(polled)
     }
 }
