@@ -8,6 +8,9 @@
 
 mod clients;
 mod fleet;
+#[path = "../../tests/mesh/process.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod process;
 #[path = "../../otela-node/benches/loopback/report.rs"]
 #[allow(dead_code, reason = "others measure more")]
 mod report;

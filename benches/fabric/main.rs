@@ -12,6 +12,9 @@ mod admission;
 #[allow(dead_code, reason = "the tests use more of it")]
 mod lab;
 mod nat;
+#[path = "../../tests/mesh/process.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod process;
 mod relayed;
 #[path = "../../otela-node/benches/loopback/report.rs"]
 mod report;

@@ -36,6 +36,7 @@ mod nat;
 mod openapi;
 mod overload;
 mod probe;
+mod process;
 mod provider;
 mod proxies;
 mod registry;

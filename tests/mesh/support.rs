@@ -1,5 +1,6 @@
 //! Real processes: meshes of the `otela` binary on loopback, and a client that sees bytes.
 
+pub(crate) use crate::process::Otela;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1;
@@ -16,22 +17,16 @@ use std::{
     future::Future,
     net::SocketAddr,
     path::PathBuf,
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    process::{Child, Command},
-    task::JoinHandle,
 };
 
 /// Everything that is expected happens within this, on a machine with two busy cores.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// Of a test that fails, so many lines of each process are shown.
-const SAID_LAST: usize = 40;
 
 /// Waits until `look` finds something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
@@ -52,101 +47,6 @@ pub(crate) async fn within<T, F: Future<Output = Option<T>>>(
         assert!(Instant::now() < deadline, "not seen in time: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// A running `otela` process. Dropping it kills it; its engine goes with it.
-pub(crate) struct Otela {
-    pub(crate) child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-    readers: Vec<JoinHandle<()>>,
-}
-
-impl Otela {
-    pub(crate) fn run<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
-        Self::run_program(env!("CARGO_BIN_EXE_otela"), arguments)
-    }
-
-    /// Runs `program`, which becomes an `otela`.
-    pub(crate) fn run_program<S: AsRef<std::ffi::OsStr>>(
-        program: &str,
-        arguments: impl IntoIterator<Item = S>,
-    ) -> Self {
-        let mut child = Command::new(program)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let readers = vec![collect(stdout, Arc::clone(&lines)), collect(stderr, Arc::clone(&lines))];
-        Self { child, lines, readers }
-    }
-
-    /// What comes after `mark` in the first line of output that has it.
-    pub(crate) async fn says(&self, mark: &str) -> String {
-        self.says_within(SOON, mark).await
-    }
-
-    /// The same for what takes longer.
-    pub(crate) async fn says_within(&self, limit: Duration, mark: &str) -> String {
-        let deadline = Instant::now() + limit;
-        loop {
-            let found = {
-                let lines = self.lines.lock().unwrap();
-                lines.iter().find_map(|line| Some(line.split_once(mark)?.1.split_whitespace().next()?.to_owned()))
-            };
-            match found {
-                Some(found) => return found,
-                None => assert!(Instant::now() < deadline, "{mark:?} was not said in time:\n{}", self.output()),
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// All that it has written.
-    pub(crate) fn output(&self) -> String {
-        self.lines.lock().unwrap().join("\n")
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().expect("still running").to_string();
-        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    }
-
-    /// Its exit code, or 128 plus the signal that ended it.
-    pub(crate) async fn ends(&mut self) -> i32 {
-        use std::os::unix::process::ExitStatusExt;
-        let status = tokio::time::timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
-        // What it said last may still be on its way.
-        for reader in self.readers.drain(..) {
-            tokio::time::timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
-        }
-        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
-    }
-}
-
-/// Whoever reads of a failure sees what each process said last.
-impl Drop for Otela {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-            let last = lines.len().saturating_sub(SAID_LAST);
-            eprintln!("otela, process {:?}, said last:\n{}\n", self.child.id(), lines[last..].join("\n"));
-        }
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "readers of a child's pipes end with the child")]
-fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let mut pipe = BufReader::new(pipe).lines();
-        while let Ok(Some(line)) = pipe.next_line().await {
-            lines.lock().unwrap().push(line);
-        }
-    })
 }
 
 /// How the ingress and its nodes reach each other.
