@@ -6,7 +6,7 @@ use crate::{
     config::{self, Changes, ParseError, Told, Values},
     signals::Hangups,
 };
-use otela_ingress::{Ingress, Settings};
+use otela_ingress::{Ingress, IngressConfig, Settings};
 use otela_node::telemetry::chain;
 use std::ffi::OsString;
 use tokio::task::spawn_blocking;
@@ -70,6 +70,7 @@ impl Reloads {
         // What would not start is not taken over either.
         match args.config() {
             Err(error) => Reread::Refused(chain(&error)),
+            Ok(IngressConfig { tls: Some(tls), .. }) if let Err(error) = tls.check() => Reread::Refused(chain(&error)),
             Ok(config) => {
                 let changes = self.running.take_over(values, &cli::live_flags());
                 let settings = (!changes.taken.is_empty()).then(|| Box::new(config.settings));
@@ -199,13 +200,19 @@ mod tests {
 
     #[test]
     fn a_bad_file_changes_nothing() {
-        let mut ingress = started("[ingress]\nretries_max = 2", &["--https-cert", "c", "--https-key", "k"]);
+        let mut ingress = started("[ingress]\nretries_max = 2", &[]);
         let reason = ingress.refused("[ingress]\nretries_max = 1\nlisen = 3");
         assert!(reason.contains("otela.toml:3: [ingress] lisen is not known"), "{reason}");
         let reason = ingress.refused("[ingress.models.m]\npolicy = 'clever'");
         assert!(reason.contains(":2: [ingress.models.\"m\"] policy cannot be \"clever\""), "{reason}");
         let reason = ingress.refused("[ingress]\nlisten = '0.0.0.0:80'");
         assert!(reason.contains("--open"), "{reason}");
+        let reason = ingress.refused("[ingress]\nhttps_cert = 'nowhere.pem'\nhttps_key = 'k'");
+        assert!(reason.contains("cannot use nowhere.pem"), "{reason}");
+        let reason = ingress.refused("[traces]\nto = 'nonsense'");
+        assert!(reason.contains(":2: [traces] to cannot be \"nonsense\""), "{reason}");
+        let reason = ingress.refused("[log]\nfilter = 'a=b=c'");
+        assert!(reason.contains(":2: [log] filter cannot be \"a=b=c\""), "{reason}");
         std::fs::remove_file(ingress.dir.path().join("otela.toml")).unwrap();
         let Reread::Refused(reason) = ingress.reloads.reread(config::parse(&ingress.argv)) else { panic!() };
         assert!(reason.contains("No such file") && !reason.contains('\n'), "{reason}");

@@ -153,6 +153,11 @@ impl Account {
         self.tried.push(Tried { on: Arc::clone(in_flight.candidate()), how, lasted });
     }
 
+    /// Who had the request last.
+    pub(crate) fn last_tried(&self) -> Option<&Candidate> {
+        self.tried.last().map(|tried| &*tried.on)
+    }
+
     /// The answer has begun, over `path`; `in_flight` ends with it.
     pub(crate) fn answered_by(&mut self, in_flight: InFlight, path: Path) {
         in_flight.span().set("otela.path", path.name());
@@ -284,7 +289,8 @@ impl Drop for Account {
         let metrics = &self.app.metrics;
         metrics.in_flight.dec();
         // Whoever is cut off because the ingress ends has not gone by itself.
-        let cut_off = if self.app.closing.is_cancelled() { End::Failed } else { End::ClientGone };
+        let is_over = self.app.closing.is_cancelled() || self.app.tasks.stopped_token().is_cancelled();
+        let cut_off = if is_over { End::Failed } else { End::ClientGone };
         let end = self.end.unwrap_or(cut_off);
         let lasted = self.begun.elapsed();
         metrics.ended(end, lasted, self.first_byte);

@@ -10,7 +10,7 @@ mod source;
 
 use crate::{
     account::Account,
-    attempt::{Begun, BegunBody},
+    attempt::{Begun, BegunBody, node_stages},
     balance::InFlight,
     failure::Whole,
     headers::{self, SERVER_TIMING},
@@ -21,7 +21,7 @@ use crate::{
 use bytes::Bytes;
 use events::Events;
 pub(crate) use framed::Continues;
-use http::{HeaderValue, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Response, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use otela_node::telemetry::chain;
 use source::Source;
@@ -66,11 +66,7 @@ pub(crate) fn answer(
     (account.stages.exchange, account.stages.node) = (exchange, node);
     account.status = Some(head.status);
     account.answered_by(in_flight, path);
-    if request.wishes.timing
-        && let Ok(timing) = HeaderValue::from_str(&account.server_timing())
-    {
-        head.headers.insert(SERVER_TIMING, timing);
-    }
+    tell_timing(&mut head.headers, request, &account);
     let stall = request.settings.stall_within;
     let is_opaque = head.headers.contains_key(header::CONTENT_ENCODING);
     let kind = match body {
@@ -98,10 +94,21 @@ pub(crate) fn answer(
 
 /// Passes on a node's own refusal, when nobody else could do better.
 pub(crate) fn passed_on(mut refusal: Whole, request: &Inference, mut account: Account) -> Response<Answer> {
-    headers::to_client(&mut refusal.head.headers, &request.id, None);
+    account.stages.node = node_stages(&refusal.head.headers);
+    let from = account.last_tried().zip(refusal.path);
+    headers::to_client(&mut refusal.head.headers, &request.id, from);
     account.status = Some(refusal.head.status);
+    tell_timing(&mut refusal.head.headers, request, &account);
     account.ended(End::Failed);
     Response::from_parts(refusal.head, Answer { kind: Kind::Whole(Some(refusal.body)), account })
+}
+
+fn tell_timing(headers: &mut HeaderMap, request: &Inference, account: &Account) {
+    if request.wishes.timing
+        && let Ok(timing) = HeaderValue::from_str(&account.server_timing())
+    {
+        headers.insert(SERVER_TIMING, timing);
+    }
 }
 
 fn strike(account: &Account, request: &Inference) {

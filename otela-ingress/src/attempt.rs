@@ -26,7 +26,7 @@ pub(crate) struct Begun {
     pub(crate) body: BegunBody,
     /// Whether the engine tells how many tokens it had because we asked for it.
     pub(crate) asked_usage: bool,
-    /// From sending the request to the head of the answer.
+    /// From sending the request to what is worth passing on.
     pub(crate) exchange: Duration,
     pub(crate) node: Option<NodeStages>,
 }
@@ -58,7 +58,7 @@ pub(crate) async fn attempt(
         None => sending.await,
     };
     let (response, connection) = sent.map_err(Failure::Send)?;
-    let (exchange, path) = (sent_at.elapsed(), connection.path());
+    let (headed_at, path) = (Instant::now(), connection.path());
     let (head, body) = response.into_parts();
     let standing = in_flight.candidate().standing();
     standing.load.reported(number(&head.headers, LOAD.as_str()), path);
@@ -78,8 +78,14 @@ pub(crate) async fn attempt(
         Err(Failure::Truncated) if app.peer.is_lost(&connection).await => {
             Err(Failure::Send(SendError::PathLost { delivered: true }))
         }
-        Err(failure) => Err(failure.with_head(head)),
-        Ok(body) => Ok(Begun { head, path, body, asked_usage: outgoing.asks_usage, exchange, node }),
+        Err(failure) => Err(failure.with_answer(head, path)),
+        Ok(body) => {
+            // Whoever sends a head at once and its first event later takes that time for itself.
+            let waited = headed_at.elapsed();
+            let node = node.map(|node| NodeStages { engine: node.engine + waited, ..node });
+            let exchange = sent_at.elapsed();
+            Ok(Begun { head, path, body, asked_usage: outgoing.asks_usage, exchange, node })
+        }
     }
 }
 
@@ -186,7 +192,7 @@ fn check_whole(head: &response::Parts, body: &Bytes) -> Result<(), Failure> {
         // Whoever is too busy has not begun.
         let refused_at_the_door = head.status == StatusCode::TOO_MANY_REQUESTS;
         let delivered = !head.headers.contains_key(NOT_DELIVERED) && !refused_at_the_door;
-        let whole = Whole { head: head.clone(), body: body.clone(), delivered };
+        let whole = Whole { head: head.clone(), body: body.clone(), delivered, path: None };
         return Err(Failure::Refused(Box::new(whole)));
     }
     if head.status == StatusCode::OK && body.is_empty() {
@@ -211,7 +217,7 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u32> {
 }
 
 /// Two numbers of microseconds: the agent's, and the engine's.
-fn node_stages(headers: &HeaderMap) -> Option<NodeStages> {
+pub(crate) fn node_stages(headers: &HeaderMap) -> Option<NodeStages> {
     let (agent, engine) = headers.get(NODE_TIMING)?.to_str().ok()?.split_once(' ')?;
     let micros = |text: &str| text.parse().ok().map(Duration::from_micros);
     Some(NodeStages { agent: micros(agent)?, engine: micros(engine)? })

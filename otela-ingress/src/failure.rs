@@ -3,7 +3,7 @@
 use crate::standing::Strike;
 use bytes::Bytes;
 use http::{StatusCode, response};
-use otela_node::peer::SendError;
+use otela_node::peer::{Path, SendError};
 use std::time::Duration;
 
 /// A failed attempt.
@@ -35,13 +35,17 @@ pub(crate) struct Whole {
     pub(crate) head: response::Parts,
     pub(crate) body: Bytes,
     pub(crate) delivered: bool,
+    /// The way that it came.
+    pub(crate) path: Option<Path>,
 }
 
 impl Failure {
-    /// Gives the head of the answer to those failures that may be passed on.
-    pub(crate) fn with_head(self, head: response::Parts) -> Self {
+    /// Gives the answer's head and its way to those failures that may be passed on.
+    pub(crate) fn with_answer(self, head: response::Parts, path: Path) -> Self {
+        let path = Some(path);
         match self {
-            Self::ErrorEvent(body) => Self::FailedStream(Box::new(Whole { head, body, delivered: true })),
+            Self::ErrorEvent(body) => Self::FailedStream(Box::new(Whole { head, body, delivered: true, path })),
+            Self::Refused(whole) => Self::Refused(Box::new(Whole { path, ..*whole })),
             other => other,
         }
     }

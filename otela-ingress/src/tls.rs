@@ -34,6 +34,16 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
+impl TlsFiles {
+    /// Whether they could be shown now.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn check(&self) -> Result<(), TlsError> {
+        load(self).map(drop)
+    }
+}
+
 /// A certificate or key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {

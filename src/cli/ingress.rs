@@ -31,7 +31,7 @@ pub(crate) struct IngressArgs {
 #[command(next_help_heading = "Clients")]
 struct ClientArgs {
     /// Where clients connect over HTTP/1.1 or HTTP/2; port 0 takes a free one.
-    #[arg(long, env = "OTELA_INGRESS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, env = "OTELA_INGRESS_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = super::listen_address)]
     listen: SocketAddr,
     /// Allow an address that other machines can reach. There are no keys yet: whoever reaches it may use it.
     #[arg(long, env = "OTELA_INGRESS_OPEN", value_parser = BoolishValueParser::new())]

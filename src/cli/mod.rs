@@ -30,7 +30,7 @@ pub(crate) use start::StartArgs;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use otela_node::telemetry::{
-    LogFormat,
+    self, LogFormat, chain,
     trace::{self, TraceError},
 };
 use std::{ffi::OsString, path::PathBuf};
@@ -71,11 +71,25 @@ fn threads(text: &str) -> Result<usize, String> {
 pub(crate) struct LogArgs {
     /// What is logged to stderr, for example `warn` or `info,otela_node=debug`.
     /// Usually `warn,otela=info`; for the demo and the commands that look at a mesh `error`.
-    #[arg(long = "log", global = true, env = "OTELA_LOG_FILTER", value_name = "FILTER")]
+    #[arg(long = "log", global = true, env = "OTELA_LOG_FILTER", value_name = "FILTER", value_parser = log_filter)]
     pub(crate) filter: Option<String>,
     /// How log lines look.
     #[arg(long = "log-format", global = true, env = "OTELA_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) format: Format,
+}
+
+fn log_filter(text: &str) -> Result<String, String> {
+    let wrong = |error| format!("it is not a filter such as info or warn,otela_node=debug: {}", chain(&error));
+    telemetry::check_filter(text).map_err(wrong)?;
+    Ok(text.to_owned())
+}
+
+/// A collector, unless the variable that could name one is empty.
+#[derive(Debug, Clone)]
+struct TracesTo(Option<Url>);
+
+fn traces_to(text: &str) -> Result<TracesTo, TraceError> {
+    if text.is_empty() { Ok(TracesTo(None)) } else { trace::collector(text).map(|url| TracesTo(Some(url))) }
 }
 
 /// Where traces of requests go.
@@ -83,8 +97,8 @@ pub(crate) struct LogArgs {
 pub(crate) struct TraceArgs {
     /// Send traces of requests by OTLP over HTTP to the collector at this URL, for example http://localhost:4318.
     /// If not given, to the one that OpenTelemetry's own variables name (OTEL_EXPORTER_OTLP_ENDPOINT), if they do.
-    #[arg(long, global = true, env = "OTELA_TRACES_TO", value_name = "URL")]
-    traces_to: Option<String>,
+    #[arg(long, global = true, env = "OTELA_TRACES_TO", value_name = "URL", value_parser = traces_to)]
+    traces_to: Option<TracesTo>,
     /// The same, as OpenTelemetry has it.
     #[arg(long, global = true, hide = true, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
@@ -106,8 +120,8 @@ impl TraceArgs {
     /// Where traces go, if anywhere. Variables that are empty are none.
     pub(crate) fn collector(&self) -> Result<Option<Url>, TraceError> {
         let told = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
-        if let Some(to) = told(&self.traces_to) {
-            return trace::collector(&to).map(Some);
+        if let Some(TracesTo(Some(to))) = &self.traces_to {
+            return Ok(Some(to.clone()));
         }
         if self.otel_disabled.as_ref().is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
@@ -176,11 +190,22 @@ pub(crate) enum Command {
     Config(ConfigArgs),
 }
 
+/// An address to listen on.
+///
+/// # Errors
+/// It is not an IP address with a port.
+pub(crate) fn listen_address(text: &str) -> Result<std::net::SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "it should be an IP address and a port, for example 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:0; names are not looked up"
+            .to_owned()
+    })
+}
+
 /// Flags of `otela demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
     /// Where the demo's ingress listens; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080", value_parser = listen_address)]
     pub(crate) listen: std::net::SocketAddr,
     /// Wrap this engine instead of simulated ones; everything after it is the engine's own command line. With
     /// `{port}` in it, two nodes run it, each with a free port in that place; without, one node runs it.

@@ -10,7 +10,7 @@ pub(crate) struct RelayArgs {
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
     /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
-    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = super::listen_address)]
     pub(crate) http: SocketAddr,
     /// Peers that are reached through this relay at once.
     #[arg(long, env = "OTELA_RELAY_RESERVATIONS_MAX", value_name = "N", default_value_t = RelayLimits::default().reservations_max)]

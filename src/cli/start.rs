@@ -35,7 +35,7 @@ pub(crate) struct StartArgs {
     #[arg(long = "open-path", env = "OTELA_START_OPEN_PATHS", value_name = "PATH", value_delimiter = ',', value_parser = open_path)]
     open_paths: Vec<String>,
     /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
-    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = super::listen_address)]
     pub(crate) http: SocketAddr,
     /// How long the engine may take to become ready.
     #[arg(long, env = "OTELA_START_READY_WITHIN", value_name = "TIME", default_value = "6h", value_parser = humantime::parse_duration)]

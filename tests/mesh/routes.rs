@@ -105,8 +105,11 @@ async fn services_nodes_and_groups_are_reached_by_name() {
     let group = ("x-otela-identity-group", "team=a");
     let answer = ask(&mesh, "POST", "/v1/service/llm/v1/chat/completions", &[JSON, group], chat("m").to_string()).await;
     assert_eq!(answer.header("x-otela-node"), a);
-    let list = get(mesh.http, "/v1/service/llm/v1/models").await.json();
-    assert_eq!(list["data"].as_array().unwrap().len(), 2);
+    for (service, models) in [("llm", vec!["m"]), ("custom", vec!["n"]), ("nope", vec![])] {
+        let list = get(mesh.http, &format!("/v1/service/{service}/v1/models")).await.json();
+        let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+        assert_eq!(ids, models, "{service}");
+    }
 }
 
 async fn p02_preflights_need_nothing_and_errors_can_be_read_by_pages(way: Way) {
@@ -150,6 +153,16 @@ async fn names_of_requests_and_times_of_stages_are_told() {
     let engine = stages[4].1;
     assert!(engine >= 50.0 && engine < stages.iter().map(|(_, ms)| ms).sum::<f64>(), "{stages:?}");
     assert!(!answer.headers.contains_key("x-otela-node-timing") && !answer.headers.contains_key("x-otela-load"));
+    // A stream whose head comes at once: the wait for its first token is the engine's as well.
+    let mut streamed = chat("m");
+    streamed["stream"] = true.into();
+    let answer = ask(&mesh, "POST", "/v1/chat/completions", &headers, streamed.to_string()).await;
+    let timing = answer.header("server-timing").to_owned();
+    let of = |stage: &str| -> f64 {
+        let part = timing.split(", ").find_map(|part| part.strip_prefix(&format!("{stage};dur=")));
+        part.unwrap().parse().unwrap()
+    };
+    assert!(of("engine") >= 50.0 && of("ingress") < of("engine"), "{timing}");
     let plain = post(mesh.http, "/v1/chat/completions", &chat("m")).await;
     assert!(!plain.headers.contains_key("server-timing") && !plain.headers.contains_key("x-client-request-id"));
     eventually("one line for each request", async || {
@@ -282,6 +295,28 @@ async fn paths_say_which_methods_they_have_whatever_else_is_wrong() {
         assert_eq!(answer.header("allow"), allow, "{method} {path}");
     }
     assert_eq!(ask(&mesh, "HEAD", "/v1/service/llm/v1/models", &[], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn whatever_is_refused_on_a_route_of_inference_has_a_name_and_a_line() {
+    let mesh = Mesh::ingress(&["--policy-by-request"]).await;
+    let twice = |name: &'static str, values: [&'static str; 2]| values.map(|value| (name, value));
+    for (method, path, headers, status) in [
+        ("GET", "/v1/chat/completions", vec![], 405),
+        ("POST", "/v1/chat/completions", twice("x-otela-identity-group", ["model=a", "team=b"]).to_vec(), 400),
+        ("POST", "/v1/chat/completions", twice("x-otela-policy", ["p2c", "random"]).to_vec(), 400),
+        ("GET", "/v1/service/llm/health", vec![], 404),
+    ] {
+        let answer = ask(&mesh, method, path, &headers, chat("m").to_string()).await;
+        let id = answer.header("x-request-id").to_owned();
+        assert_eq!((answer.status, id.len()), (status, 32), "{method} {path}");
+        assert_eq!(answer.json()["error"]["request_id"], id);
+        if status == 404 {
+            let said = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert_eq!(said, "Unknown request URL: GET /v1/service/llm/health.");
+        }
+        eventually("a line", async || mesh.ingress.output().contains(&id).then_some(())).await;
+    }
 }
 
 #[tokio::test]

@@ -104,15 +104,9 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message).retry_after(RETRY_AFTER)
     }
 
-    /// There is no such route.
-    pub(crate) fn unknown_url(uri: &Uri) -> Self {
-        let message = format!("Unknown request URL: {}.", shortened(uri.path()));
-        Self::new(StatusCode::NOT_FOUND, "unknown_url", message)
-    }
-
     /// There is no such route, or nobody has opened it.
-    pub(crate) fn unknown_path(method: &Method, path: &str) -> Self {
-        let message = format!("Unknown request URL: {method} {}.", shortened(path));
+    pub(crate) fn unknown_url(method: &Method, uri: &Uri) -> Self {
+        let message = format!("Unknown request URL: {method} {}.", shortened(uri.path()));
         Self::new(StatusCode::NOT_FOUND, "unknown_url", message)
     }
 

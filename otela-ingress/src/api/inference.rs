@@ -47,10 +47,10 @@ pub(super) async fn infer(
 /// Every route that has no handler: an inference route that engines have, a service's or a node's, or nothing.
 pub(super) async fn any(state: State<Arc<App>>, client: Extension<Client>, request: Request) -> Response<Body> {
     // The models of a service are known here; engines are not asked.
-    let is_list = |path: &str| path.strip_prefix("/v1/service/").is_some_and(|rest| rest.ends_with("/v1/models"));
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if reads && is_list(request.uri().path()) {
-        return models::list(state).await.into_response();
+    let path = request.uri().path();
+    let service = path.strip_prefix("/v1/service/").and_then(|rest| rest.strip_suffix("/v1/models"));
+    if let Some(service) = service.filter(|_| matches!(*request.method(), Method::GET | Method::HEAD)) {
+        return models::listed(&state, Some(service));
     }
     infer(state, client, request).await
 }

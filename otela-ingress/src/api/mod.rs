@@ -19,7 +19,7 @@ use axum::{
     extract::Request,
     http::{Response, StatusCode},
     response::IntoResponse,
-    routing::{get, post},
+    routing::{any, get},
 };
 use error::ApiError;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) fn router(app: &Arc<App>, observed: Router) -> Router {
 
 /// Those that only an ingress has.
 fn routes() -> Router<Arc<App>> {
-    let inference = |path: &str| Router::new().route(path, post(inference::infer).fallback(wrong_method));
+    let inference = |path: &str| Router::new().route(path, any(inference::infer));
     Router::new()
         .merge(inference("/v1/chat/completions"))
         .merge(inference("/v1/completions"))

@@ -16,7 +16,7 @@ use crate::{
 };
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderValue, Method, header},
+    http::{HeaderMap, HeaderValue, header, request},
 };
 use bytes::Bytes;
 use otela_proto::engine_path;
@@ -37,7 +37,7 @@ pub(super) async fn read(
     let (head, body) = request.into_parts();
     let settings = app.settings.load_full();
     let target = Target::of(&head.uri, &head.method, &head.headers)?;
-    check_path(app, &target, &head.method)?;
+    check_path(app, &target, &head)?;
     let wishes = wishes(&head.headers)?;
     let (bytes, room) = body::read(app, &settings, &head.headers, body).await?;
     let found = understand(&target, &head.headers, &bytes).await?;
@@ -74,7 +74,7 @@ pub(super) async fn read(
 }
 
 /// The path is one that engines may be asked for.
-fn check_path(app: &App, target: &Target, method: &Method) -> Result<(), ApiError> {
+fn check_path(app: &App, target: &Target, head: &request::Parts) -> Result<(), ApiError> {
     let path = target.path.path();
     if engine_path::is_inference(path) {
         return Ok(());
@@ -87,7 +87,7 @@ fn check_path(app: &App, target: &Target, method: &Method) -> Result<(), ApiErro
             let mut asked = services.filter(|service| target.service.as_ref().is_none_or(|name| service.name == *name));
             asked.any(|service| engine_path::is_opened(path, &service.paths))
         });
-    if opened { Ok(()) } else { Err(ApiError::unknown_path(method, path)) }
+    if opened { Ok(()) } else { Err(ApiError::unknown_url(&head.method, &head.uri)) }
 }
 
 /// What the body says. Only JSON and forms say something; without a model the address has to say who is meant.
@@ -152,10 +152,14 @@ fn selector(headers: &HeaderMap, scan: &Scan) -> Result<Selector, ApiError> {
 }
 
 fn policy(headers: &HeaderMap, settings: &Settings, usual: Policy) -> Result<Policy, ApiError> {
-    let Some(name) = headers.get(POLICY) else { return Ok(usual) };
+    let mut names = headers.get_all(POLICY).iter();
+    let Some(name) = names.next() else { return Ok(usual) };
     if !settings.policy_by_request {
         let message = "This service does not let requests choose their balancing policy: leave out X-Otela-Policy.";
         return Err(ApiError::bad_request("policy_not_allowed", message));
+    }
+    if names.next().is_some() {
+        return Err(ApiError::bad_request("unknown_policy", "X-Otela-Policy is given twice, and one policy balances."));
     }
     let name = name.to_str().unwrap_or("?");
     name.parse().map_err(|error: crate::UnknownPolicy| ApiError::bad_request("unknown_policy", error.to_string()))
@@ -170,7 +174,7 @@ fn wishes(headers: &HeaderMap) -> Result<Wishes, ApiError> {
             return Err(ApiError::bad_request("invalid_header", "X-Otela-Resume is on, mark or off."));
         }
     };
-    Ok(Wishes { resume, timing: headers.contains_key(TIMING) })
+    Ok(Wishes { resume, timing: headers.get(TIMING).is_some_and(|value| value != "0") })
 }
 
 /// Whose request it is, for fair queues: whoever shows the same key, or calls from the same address.

@@ -37,18 +37,18 @@ impl Target {
         let path = uri.path();
         if let Some(rest) = path.strip_prefix(SERVICE) {
             check_method(method)?;
-            let (service, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
-            return Ok((Some(service.to_owned()), None, with_query(inner, uri)?));
+            let (service, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(method, uri))?;
+            return Ok((Some(service.to_owned()), None, with_query(inner, method, uri)?));
         }
         if let Some(rest) = path.strip_prefix(NODE) {
             check_method(method)?;
-            let (peer, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(uri))?;
+            let (peer, inner) = split(rest).ok_or_else(|| ApiError::unknown_url(method, uri))?;
             let node = peer_id(peer).map_err(|error| ApiError::bad_request("invalid_node", error.to_string()))?;
             let (service, inner) = match inner.strip_prefix(INNER_SERVICE).and_then(split) {
                 Some((service, inner)) => (Some(service.to_owned()), inner),
                 None => (None, inner),
             };
-            return Ok((service, Some(node), with_query(inner, uri)?));
+            return Ok((service, Some(node), with_query(inner, method, uri)?));
         }
         Ok((None, None, uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))))
     }
@@ -74,16 +74,21 @@ fn split(path: &str) -> Option<(&str, &str)> {
     (!first.is_empty() && rest.len() > 1).then_some((first, rest))
 }
 
-fn with_query(path: &str, uri: &Uri) -> Result<PathAndQuery, ApiError> {
+fn with_query(path: &str, method: &Method, uri: &Uri) -> Result<PathAndQuery, ApiError> {
     let text = match uri.query() {
         Some(query) => format!("{path}?{query}"),
         None => path.to_owned(),
     };
-    text.parse().map_err(|_| ApiError::unknown_url(uri))
+    text.parse().map_err(|_| ApiError::unknown_url(method, uri))
 }
 
 fn group(headers: &HeaderMap) -> Result<Option<(String, String)>, ApiError> {
-    let Some(value) = headers.get(IDENTITY_GROUP) else { return Ok(None) };
+    let mut values = headers.get_all(IDENTITY_GROUP).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        let message = "X-Otela-Identity-Group is given twice, and only one place can be asked for.";
+        return Err(ApiError::bad_request("invalid_identity_group", message));
+    }
     let pair = value.to_str().ok().and_then(|text| text.split_once('='));
     match pair {
         Some((key, value)) if !key.trim().is_empty() && !value.trim().is_empty() => {

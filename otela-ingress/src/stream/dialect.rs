@@ -34,13 +34,14 @@ impl Dialect {
         match self {
             Self::OpenAi => {
                 let error = serde_json::json!({"error": {
-                    "message": message, "type": "upstream_error", "param": null, "code": "stream_broken",
+                    "message": message, "type": "server_error", "param": null, "code": "stream_broken",
+                    "request_id": request,
                 }});
                 format!("data: {error}\n\n")
             }
             Self::Responses => {
                 let error = serde_json::json!({
-                    "type": "error", "code": "stream_broken", "message": message, "param": null,
+                    "type": "error", "code": "stream_broken", "message": message, "param": null, "request_id": request,
                 });
                 format!("event: error\ndata: {error}\n\n")
             }

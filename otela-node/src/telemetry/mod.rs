@@ -54,6 +54,14 @@ pub fn init(filter: &str, format: LogFormat) -> Result<Logs, tracing_subscriber:
     Ok(Logs(guard))
 }
 
+/// Whether a filter for [`init`] can be used.
+///
+/// # Errors
+/// It cannot be parsed.
+pub fn check_filter(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+    filter.parse::<EnvFilter>().map(drop)
+}
+
 /// An error with its causes on one line, outermost first: `cannot listen on 1.2.3.4:80: permission denied`.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
