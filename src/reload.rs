@@ -91,7 +91,7 @@ fn tell(reread: &Reread) {
                 tracing::info!("SIGHUP: the configuration was reread: {taken}");
             }
             if !left.is_empty() {
-                tracing::warn!("SIGHUP: only a restart takes over {left}");
+                tracing::warn!("SIGHUP: the configuration was reread, and only a restart takes over {left}");
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     sign,
     signals::{Hangups, drain_on_signal, drain_on_stop},
 };
-use otela_ingress::Ingress;
+use otela_ingress::{Ingress, ListenError, TlsFiles};
 use otela_node::{
     agent,
     peer::{Inbound, Peer, PeerConfig, observe},
@@ -24,6 +24,7 @@ use otela_proto::payload::Role;
 use otela_sched::engine::{EngineError, Outcome};
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::mpsc};
+use url::Url;
 
 /// Where nodes and ingresses listen for peers unless told otherwise.
 pub(crate) const ANY_PORT: [&str; 2] = ["/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"];
@@ -92,10 +93,11 @@ async fn start(args: StartArgs, collector: TraceArgs) -> Result<ExitCode, Comman
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Node], &ANY_PORT)? };
     let provider = args.provider.settings(&config, &agent.labels)?;
     let config = PeerConfig { provider, ..config };
+    let collector = Collector::of(collector, "otela-node")?;
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
     observed(&peer, http, &tasks, &metrics).await?;
-    let traces = traces(collector, "otela-node", &peer, &metrics)?;
+    let traces = collector.traces(&peer, &metrics)?;
     agent.traces = traces.clone();
     let outcome = agent::run(agent, peer.clone(), requests, &tasks, &metrics).await;
     traces.end().await;
@@ -104,10 +106,6 @@ async fn start(args: StartArgs, collector: TraceArgs) -> Result<ExitCode, Comman
 }
 
 async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> Result<ExitCode, CommandError> {
-    if let Some(about) = args.policy_help() {
-        println!("{about}");
-        return Ok(ExitCode::SUCCESS);
-    }
     // Before all that takes time: until then the signal would end it.
     let hangups = Hangups::new()?;
     files::raise_limit();
@@ -117,8 +115,11 @@ async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> R
     let (mut http, drain) = (args.config()?, args.drain);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Ingress], &ANY_PORT)? };
     let scheme = if http.tls.is_some() { "https" } else { "http" };
+    // What cannot be used is told before anybody hears of this peer.
+    http.tls.as_ref().map_or(Ok(()), TlsFiles::check).map_err(ListenError::from)?;
+    let collector = Collector::of(collector, "otela-ingress")?;
     let (peer, _) = join(config, &tasks, &metrics).await?;
-    let traces = traces(collector, "otela-ingress", &peer, &metrics)?;
+    let traces = collector.traces(&peer, &metrics)?;
     http.traces = traces.clone();
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
     drain_on_stop(&tasks)?;
@@ -193,12 +194,23 @@ async fn join(
     Ok((peer, requests))
 }
 
-/// Where the spans of a peer's requests go.
-fn traces(args: TraceArgs, service: &str, peer: &Peer, metrics: &Metrics) -> Result<Traces, TraceError> {
-    let Some(collector) = args.collector()? else { return Ok(Traces::default()) };
-    let service = args.otel_service_name.unwrap_or_else(|| service.to_owned());
-    let (instance, mesh) = (peer.id().to_string(), peer.mesh().to_string());
-    Traces::start(TraceSettings { collector, service, instance, mesh }, metrics)
+/// Where the spans of a peer's requests go, if anywhere.
+struct Collector {
+    at: Option<Url>,
+    service: String,
+}
+
+impl Collector {
+    fn of(args: TraceArgs, service: &str) -> Result<Self, TraceError> {
+        let at = args.collector()?;
+        Ok(Self { at, service: args.otel_service_name.unwrap_or_else(|| service.to_owned()) })
+    }
+
+    fn traces(self, peer: &Peer, metrics: &Metrics) -> Result<Traces, TraceError> {
+        let Some(collector) = self.at else { return Ok(Traces::default()) };
+        let (instance, mesh) = (peer.id().to_string(), peer.mesh().to_string());
+        Traces::start(TraceSettings { collector, service: self.service, instance, mesh }, metrics)
+    }
 }
 
 /// Serves the registry, health and metrics over HTTP until the tasks are stopped.

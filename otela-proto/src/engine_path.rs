@@ -5,7 +5,7 @@
 //! against the path exactly as it was sent: whoever writes a path in a roundabout way does not match.
 
 /// Inference routes, below `/v1`.
-const ALLOWED: [&str; 20] = [
+const ALLOWED: [&str; 19] = [
     "audio/speech",
     "audio/transcriptions",
     "audio/translations",
@@ -25,11 +25,10 @@ const ALLOWED: [&str; 20] = [
     "responses",
     "score",
     "tokenize",
-    "v2/rerank",
 ];
 
 /// Routes that engines have outside `/v1` as well, and some only there.
-const ALSO_AT_ROOT: [&str; 6] = ["classify", "detokenize", "pooling", "rerank", "score", "tokenize"];
+const ALSO_AT_ROOT: [&str; 7] = ["classify", "detokenize", "pooling", "rerank", "score", "tokenize", "v2/rerank"];
 
 /// Whether `path`, without query and exactly as sent, is an inference route.
 #[must_use]
@@ -66,7 +65,9 @@ mod tests {
     #[test]
     fn p25_only_inference_is_reachable() {
         assert!(ALLOWED.is_sorted());
-        for good in ["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/tokenize", "/v1/messages"] {
+        for good in
+            ["/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/tokenize", "/v2/rerank", "/v1/messages"]
+        {
             assert!(is_inference(good), "{good}");
         }
         let control = [

@@ -91,7 +91,7 @@ fn keep_alive(text: &str) -> Result<Duration, String> {
 /// Why an ingress is not started.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{0} can be reached by other machines and there are no keys yet: listen on 127.0.0.1, or add --open if everybody who reaches it may use it"
+    "{0} can be reached by other machines and there are no keys yet: listen on 127.0.0.1, or add --open (`open = true` in a file) if everybody who reaches it may use it"
 )]
 pub(crate) struct NotOpen(SocketAddr);
 
@@ -133,10 +133,5 @@ impl IngressArgs {
             usual: self.usual.settings(),
             models: self.models.iter().map(|(id, model)| (id.clone(), model.settings())).collect(),
         }
-    }
-
-    /// What is said of the policies, if that was asked for.
-    pub(crate) fn policy_help(&self) -> Option<String> {
-        self.usual.policy_help()
     }
 }

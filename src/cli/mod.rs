@@ -21,7 +21,7 @@ pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen, live_flags};
 pub(crate) use look::{ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
-pub(crate) use model::{ModelArgs, PolicyArg, model_flags};
+pub(crate) use model::{ModelArgs, model_flags};
 pub(crate) use peer::PeerArgs;
 pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;

@@ -1,17 +1,22 @@
 //! The flags of `otela ingress` that say how requests for a model are treated. They hold for every model, and the table of a
 //! model in the configuration file may say otherwise: its keys are these flags, and are read by them.
 
-use clap::{ArgAction, Args, Command, FromArgMatches, builder::BoolishValueParser, builder::Resettable};
+use clap::{
+    Arg, ArgAction, Args, Command, FromArgMatches,
+    builder::{BoolishValueParser, Resettable, StringValueParser, TypedValueParser},
+    error::ErrorKind,
+    parser::ValueSource,
+};
 use otela_ingress::{ModelSettings, Policy};
-use std::{str::FromStr, time::Duration};
+use std::{ffi::OsStr, str::FromStr, time::Duration};
 
 /// How requests for a model are treated.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Requests")]
 pub(crate) struct ModelArgs {
     /// How replicas are picked: random, round-robin, weighted, least-loaded, p2c or affinity. `help` explains them.
-    #[arg(long, env = "OTELA_INGRESS_POLICY", value_name = "NAME", default_value = "random")]
-    policy: PolicyArg,
+    #[arg(long, env = "OTELA_INGRESS_POLICY", value_name = "NAME", default_value = "random", value_parser = PolicyParser)]
+    policy: Policy,
     /// Further nodes to try after the first.
     #[arg(long, env = "OTELA_INGRESS_RETRIES_MAX", value_name = "N", default_value = "3")]
     retries_max: u32,
@@ -65,12 +70,8 @@ impl ModelArgs {
 
     /// The same as settings.
     pub(super) fn settings(&self) -> ModelSettings {
-        let policy = match self.policy {
-            PolicyArg::Is(policy) => policy,
-            PolicyArg::Help => Policy::default(),
-        };
         ModelSettings {
-            policy,
+            policy: self.policy,
             retries_max: self.retries_max,
             answer_within: self.answer_within.0,
             stall_within: self.stall_within.0,
@@ -81,28 +82,39 @@ impl ModelArgs {
             resume: !self.no_resume,
         }
     }
+}
 
-    /// What is said of the policies, if that was asked for.
-    pub(super) fn policy_help(&self) -> Option<String> {
+/// A policy; or on the command line the wish to be told of them, which is granted as `--help` is.
+#[derive(Debug, Clone, Copy)]
+struct PolicyParser;
+
+impl PolicyParser {
+    const HELP: &str = "help";
+
+    fn help() -> clap::Error {
         let each = |policy: Policy| format!("{policy}\n    {}\n", policy.about());
-        (self.policy == PolicyArg::Help).then(|| Policy::ALL.into_iter().map(each).collect())
+        clap::Error::raw(ErrorKind::DisplayHelp, Policy::ALL.into_iter().map(each).collect::<String>())
     }
 }
 
-/// A policy, or the wish to be told of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PolicyArg {
-    /// The wish.
-    Help,
-    /// A policy.
-    Is(Policy),
-}
+impl TypedValueParser for PolicyParser {
+    type Value = Policy;
 
-impl FromStr for PolicyArg {
-    type Err = otela_ingress::UnknownPolicy;
+    fn parse_ref(&self, command: &Command, flag: Option<&Arg>, text: &OsStr) -> Result<Policy, clap::Error> {
+        StringValueParser::new().try_map(|text| text.parse::<Policy>()).parse_ref(command, flag, text)
+    }
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "help" { Ok(Self::Help) } else { text.parse().map(Self::Is) }
+    fn parse_ref_(
+        &self,
+        command: &Command,
+        flag: Option<&Arg>,
+        text: &OsStr,
+        from: ValueSource,
+    ) -> Result<Policy, clap::Error> {
+        if from == ValueSource::CommandLine && text == Self::HELP {
+            return Err(Self::help());
+        }
+        self.parse_ref(command, flag, text)
     }
 }
 
@@ -144,6 +156,23 @@ mod tests {
         assert_eq!("90s".parse(), Ok(Limit(Some(Duration::from_secs(90)))));
         assert!("0s".parse::<Limit>().unwrap_err().contains("never"));
         assert!("soon".parse::<Limit>().unwrap_err().contains("never"));
+    }
+
+    #[test]
+    fn policies_are_explained_where_somebody_asks_for_them() {
+        let parse = |flag| model_flags().try_get_matches_from(["model", flag]).unwrap_err();
+        let help = parse("--policy=help");
+        assert_eq!((help.kind(), help.exit_code()), (ErrorKind::DisplayHelp, 0));
+        for policy in Policy::ALL {
+            assert!(help.to_string().contains(&format!("{policy}\n    {}", policy.about())), "{help}");
+        }
+        assert!(parse("--policy=clever").to_string().contains("clever"));
+        // A variable cannot ask.
+        let mut command = model_flags();
+        command.build();
+        let flag = command.get_arguments().find(|flag| flag.get_id() == "policy");
+        let of_variable = PolicyParser.parse_ref_(&command, flag, OsStr::new("help"), ValueSource::EnvVariable);
+        assert_eq!(of_variable.unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -2,16 +2,17 @@
 
 use super::{
     ParseError,
-    file::{File, FileError, Offence},
+    file::{File, FileError, Offence, Setting},
     keys::Keys,
     line::Line,
 };
 use crate::{
-    cli::Cli,
+    cli::{self, Cli},
     exit::{CommandError, USAGE, say},
     look::put,
 };
-use clap::{Command, CommandFactory};
+use clap::{Command, CommandFactory, FromArgMatches};
+use otela_node::telemetry::chain;
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
 /// The commands whose files these are.
@@ -50,6 +51,21 @@ fn together(root: &Command, keys: &Keys, file: &File, command: &str) -> Vec<Offe
     let added = line.added(keys, file);
     match line.parse(&added).map_err(|error| line.told(error, keys, file, &added)) {
         Err(ParseError::File(FileError::Wrong(offences))) => offences,
-        _ => Vec::new(),
+        Err(_) => Vec::new(),
+        Ok(matches) => {
+            Cli::from_arg_matches(&matches).ok().and_then(|cli| closed(&cli, file, &added)).into_iter().collect()
+        }
     }
+}
+
+/// That an ingress would not listen where the file says.
+fn closed(cli: &Cli, file: &File, added: &[&Setting]) -> Option<Offence> {
+    let cli::Command::Ingress(ingress) = &cli.command else { return None };
+    let error = ingress.config().err()?;
+    let listen = added.iter().find(|setting| setting.key.long == "listen")?;
+    Some(Offence {
+        path: file.path.clone(),
+        line: Some(listen.line),
+        what: format!("{}: {}", listen.key, chain(&error)),
+    })
 }

@@ -199,6 +199,10 @@ impl Reader<'_> {
         let keys = ModelKeys::new();
         for (id, model) in models {
             match model.get_ref() {
+                _ if id.get_ref().is_empty() => {
+                    let what = format!("[{}.{}] no model has an empty id", model::IN, model::NAME);
+                    self.offend(Some(id.span()), &what);
+                }
                 DeValue::Table(said) => self.model(&keys, id, said),
                 _ => {
                     let what = format!("{:?} needs a table: [{}]", id.get_ref(), ModelKeys::table(id.get_ref()));

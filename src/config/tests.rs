@@ -330,6 +330,9 @@ fn the_keys_of_models_are_checked_like_others() {
     }
     assert!(offences("[ingress.models]\nm = 3")[0].starts_with("F:2: \"m\" needs a table: [ingress.models.\"m\"]"));
     assert!(offences("[ingress]\nmodels = 'm'")[0].contains("a table for each model: [ingress.models.\"ID\"]"));
+    assert!(
+        offences("[ingress.models.'']\nqueue_max = 1")[0].starts_with("F:1: [ingress.models] no model has an empty id")
+    );
     // A table is told of as it has to be written.
     assert!(offences("[ingress.models.'\"']\nx = 1")[0].starts_with("F:2: [ingress.models.'\"'] x"));
 }
@@ -413,5 +416,10 @@ fn a_check_finds_what_does_not_go_together() {
     let found: Vec<String> = check();
     assert!(found.len() == 1 && found[0].ends_with(":2: [peer] tls_cert needs [peer] tls_key too"), "{found:?}");
     write(&dir, "[peer]\ntls_cert = 'c'\ntls_key = 'k'");
+    assert_eq!(check(), [""; 0]);
+    write(&dir, "[ingress]\ndrain = '1s'\nlisten = '0.0.0.0:0'");
+    let found: Vec<String> = check();
+    assert!(found.len() == 1 && found[0].contains(":3: [ingress] listen: 0.0.0.0:0 can be reached"), "{found:?}");
+    write(&dir, "[ingress]\nopen = true\nlisten = '0.0.0.0:0'");
     assert_eq!(check(), [""; 0]);
 }

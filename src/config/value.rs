@@ -1,10 +1,6 @@
 //! A single value: its text, and what its flag thinks of it.
 
-use super::{
-    keys::{Key, Path},
-    line::innermost,
-};
-use crate::cli::PolicyArg;
+use super::keys::{Key, Path};
 use clap::{
     Arg, Command,
     builder::Resettable,
@@ -38,11 +34,11 @@ pub(super) fn check(root: &Command, path: &Path, key: &Key, text: &str) -> Resul
     let words = std::iter::once(root.get_name()).chain(path.iter().map(String::as_str)).map(str::to_owned);
     let line = words.chain([format!("--{}={text}", key.long)]);
     match deaf(root.clone()).try_get_matches_from(line) {
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            Err(format!("it is for the command line: --{} {text} explains what there is", key.long))
+        }
         Err(error) => why(&error).map_or(Ok(()), Err),
-        Ok(matches) => match innermost(&matches).try_get_one(&key.id) {
-            Ok(Some(PolicyArg::Help)) => Err(format!("it is for the command line: --{} help explains them", key.long)),
-            _ => Ok(()),
-        },
+        Ok(_) => Ok(()),
     }
 }
 

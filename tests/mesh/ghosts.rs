@@ -149,7 +149,7 @@ async fn start(ghosts: Vec<Vec<u8>>) -> Times {
     let api = async {
         let base = ingress.says("OpenAI base URL: http://").await;
         let http = address(base);
-        assert_eq!(get(http, "/v1/models").await.status, 200);
+        assert_eq!(get(http, "/v1/registry/status").await.status, 200);
         (http, began.elapsed())
     };
     let registry = async {

@@ -16,7 +16,7 @@ use crate::{
 };
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderValue, header, request},
+    http::{HeaderMap, HeaderValue, Version, header, request},
 };
 use bytes::Bytes;
 use otela_proto::engine_path;
@@ -36,6 +36,7 @@ pub(super) async fn read(
 ) -> Result<Inference, ApiError> {
     let (head, body) = request.into_parts();
     let settings = app.settings.load_full();
+    check_host(&head)?;
     let target = Target::of(&head.uri, &head.method, &head.headers)?;
     check_path(app, &target, &head)?;
     let wishes = wishes(&head.headers)?;
@@ -71,6 +72,14 @@ pub(super) async fn read(
     };
     account.is_read(&request);
     Ok(request)
+}
+
+/// HTTP/1.1 has exactly one `Host` (RFC 9112, section 3.2): of two, what stands in front may have gone by the other.
+fn check_host(head: &request::Parts) -> Result<(), ApiError> {
+    if head.version != Version::HTTP_11 || head.headers.get_all(header::HOST).iter().count() == 1 {
+        return Ok(());
+    }
+    Err(ApiError::bad_request("invalid_header", "A request of HTTP/1.1 has exactly one Host header."))
 }
 
 /// The path is one that engines may be asked for.

@@ -133,7 +133,7 @@ impl fmt::Display for Unmet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` fails for {}", self.requirement, self.unmet + self.untold)?;
         if self.untold > 0 {
-            write!(f, " ({} of them do not tell)", self.untold)?;
+            write!(f, " (untold by {} of them)", self.untold)?;
         }
         Ok(())
     }

@@ -62,9 +62,9 @@ fn what_is_not_told_is_not_met_and_said_to_be_untold() {
     assert_eq!(
         unmet,
         [
-            "`gpu=A100` fails for 2 (1 of them do not tell)",
-            "`context>1` fails for 1 (1 of them do not tell)",
-            "`label.x!=y` fails for 2 (2 of them do not tell)",
+            "`gpu=A100` fails for 2 (untold by 1 of them)",
+            "`context>1` fails for 1 (untold by 1 of them)",
+            "`label.x!=y` fails for 2 (untold by 2 of them)",
         ]
     );
 }

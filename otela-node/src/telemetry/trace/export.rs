@@ -78,7 +78,7 @@ pub(super) fn processor(url: &Url, metrics: &Metrics) -> Result<impl SpanProcess
         .with_endpoint(url.as_str())
         .build()
         .map_err(|error| TraceError::Variables(error.to_string()))?;
-    tracing::info!(collector = url.host_str(), "traces of requests are sent");
+    tracing::info!(collector = url.origin().ascii_serialization(), "traces of requests are sent");
     let exporter = Counted { exporter, counters: counters.clone(), is_away: AtomicBool::new(false) };
     let batches = BatchConfigBuilder::default().with_max_queue_size(WAITING_MAX).build();
     let inner = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
