@@ -1,5 +1,7 @@
 //! What should run where in an otela mesh.
 //!
-//! Today this is the simulated engine; placement, autoscaling and the evolving policies come beside it.
+//! [`catalog`] knows models and accelerators, [`engine`] is the simulated engine. Cost model, placement, autoscaling and the
+//! evolving policies come beside them.
 
+pub mod catalog;
 pub mod engine;
