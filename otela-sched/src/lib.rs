@@ -1,7 +1,8 @@
 //! What should run where in an otela mesh.
 //!
-//! [`catalog`] knows models and accelerators, [`engine`] is the simulated engine. Cost model, placement, autoscaling and the
-//! evolving policies come beside them.
+//! [`catalog`] knows models and accelerators, [`sim`] what serving one on the other costs. [`engine`] is the simulated
+//! engine. Placement, autoscaling and the evolving policies come beside them.
 
 pub mod catalog;
 pub mod engine;
+pub mod sim;
