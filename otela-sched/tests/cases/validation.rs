@@ -1,0 +1,61 @@
+//! What the program's factors foretell, against measurements that are kept outside of the repository, in a folder `shared`
+//! beside it or where `OTELA_SHARED` says. Where they are missing, `make test` leaves these out and says so.
+
+use otela_sched::{
+    calibrate::{Errors, Evidence, Measurement, Recording, Table, Timeline, errors, predict, sort, speeds},
+    catalog::Catalog,
+    sim::Variant,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A file below the folder of measurements.
+#[expect(clippy::disallowed_methods, reason = "where measurements are is told by the environment")]
+fn measurements(name: &str) -> String {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared");
+    let path = std::env::var("OTELA_SHARED").map_or(beside, PathBuf::from).join("cases").join(name);
+    let why = "measurements are kept outside of the repository: OTELA_SHARED names the folder above cases/";
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}; {why}", path.display()))
+}
+
+#[test]
+fn lab_measurements_of_models_that_were_not_fitted_on_are_foretold() {
+    let text = measurements("measured_latency.csv");
+    let measured = Measurement::read("measured_latency.csv", &text).unwrap();
+    let catalog = Catalog::builtin();
+    let sorted = sort(&catalog, &measured);
+    assert!(sorted.cases.len() > 780 && sorted.left_out.len() < 70, "{} {:?}", sorted.cases.len(), sorted.left_out);
+    let predicted = predict(&sorted.cases, &Table::builtin());
+    let of_engine =
+        |engine: &str| errors(&predicted, |p| p.held_out && p.case.measured.engine == engine).expect("there are some");
+    let (vllm, tensorrt) = (of_engine("vLLM"), of_engine("TensorRT-LLM"));
+    println!("held-out models, vLLM: {vllm:?}\nTensorRT-LLM: {tensorrt:?}");
+    assert!(vllm.count >= 150 && vllm.mean_ratio <= 0.05, "{vllm:?}");
+    assert!(tensorrt.count >= 80 && tensorrt.mean_ratio <= 0.08, "{tensorrt:?}");
+    let speeds = speeds(&predicted, |p| p.held_out).expect("there are pairs");
+    println!("relative speed of accelerators, held-out models: {speeds:?}");
+    assert!(speeds.count >= 30 && speeds.median_ratio <= 0.03, "{speeds:?}");
+}
+
+#[test]
+fn lab_measurements_of_recorded_runs_are_foretold() {
+    let catalog = Catalog::builtin();
+    let table = Table::builtin();
+    for (run, accelerator) in [("RTX4090_Llama-3.1-8B", "RTX4090"), ("RTXPRO6000_Llama-3.1-8B", "RTXPRO6000")] {
+        let read = |name: &str| measurements(&format!("vllm_runs/{run}/{name}"));
+        let (meta, requests) = (read("meta.json"), read("requests.jsonl"));
+        let recording = Recording::read(("meta.json", &meta), ("requests.jsonl", &requests)).unwrap();
+        let accelerator = catalog.accelerator(accelerator).unwrap();
+        let variant = Variant::new(catalog.model(&recording.model).unwrap(), accelerator, recording.tp).unwrap();
+        // Those with odd numbers were not fitted on.
+        let timeline = Timeline::new(variant, &recording, |i| i % 2 == 1);
+        let fitted = table.get(&accelerator.name, &recording.engine, &recording.version).expect("it was fitted");
+        let logs = timeline.log_errors(&fitted.factors);
+        let errors = Errors::of(logs.into_iter().map(|error| (error.exp(), 1.0))).expect("there are some");
+        println!("{run}: {errors:?}");
+        // On the smaller card many requests were put back in between, which the recording does not say.
+        assert!(errors.count > 100 && errors.median_ratio <= 0.03 && errors.mean_ratio <= 0.075, "{run}: {errors:?}");
+    }
+}
