@@ -5,6 +5,7 @@ use crate::{
     config::FileError,
     look::AskError,
     probe::ProbeFailed,
+    sched::SchedError,
     sign::SignError,
 };
 use otela_ingress::ListenError;
@@ -103,6 +104,9 @@ pub(crate) enum CommandError {
     /// Nothing was measured.
     #[error(transparent)]
     Probe(#[from] ProbeFailed),
+    /// Measurements, models or factors cannot be used.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
     /// The answer cannot be printed.
     #[error("cannot write to the standard output")]
     Output(#[source] io::Error),
@@ -121,7 +125,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
-            Self::Config(_) | Self::NoConfig => USAGE,
+            Self::Config(_) | Self::NoConfig | Self::Sched(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE

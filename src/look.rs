@@ -5,7 +5,7 @@ mod plain;
 pub(crate) mod tables;
 
 pub(crate) use ask::AskError;
-pub(crate) use tables::pairs;
+pub(crate) use tables::{columns, pairs};
 
 use crate::{
     cli::{ModelsArgs, NodesArgs, StatusArgs},

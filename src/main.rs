@@ -10,6 +10,7 @@ mod look;
 mod probe;
 mod reload;
 mod run;
+mod sched;
 mod sign;
 mod signals;
 

@@ -7,7 +7,7 @@ use crate::{
     exit::{self, CommandError},
     files, look, probe,
     reload::Reloads,
-    sign,
+    sched, sign,
     signals::{Hangups, drain_on_signal, drain_on_stop},
 };
 use otela_ingress::{Ingress, ListenError, TlsFiles};
@@ -49,7 +49,8 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
         | Command::Key(_)
         | Command::Sign(_)
         | Command::Verify(_)
-        | Command::Config(_) => "error",
+        | Command::Config(_)
+        | Command::Sched(_) => "error",
         Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => USUAL_LOGS,
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
@@ -76,6 +77,7 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
             Command::Probe(args) => probe::run(*args).await,
             Command::Doctor(args) => doctor::run(*args).await,
             Command::Config(args) => config::run(&args, cli.config.as_deref()),
+            Command::Sched(args) => sched::run(&args),
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);

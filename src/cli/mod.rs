@@ -12,6 +12,7 @@ mod peer;
 mod probe;
 mod provider;
 mod relay;
+mod sched;
 mod sign;
 mod start;
 
@@ -25,6 +26,7 @@ pub(crate) use model::{ModelArgs, model_flags};
 pub(crate) use peer::PeerArgs;
 pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
+pub(crate) use sched::{CalibrateArgs, MeasuredArgs, SchedArgs, SchedCommand, ValidateArgs};
 pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;
 
@@ -188,6 +190,8 @@ pub(crate) enum Command {
     Doctor(Box<DoctorArgs>),
     /// Check a configuration file, or show what a command would run with.
     Config(ConfigArgs),
+    /// Fit what the scheduler knows of accelerators and engines to measurements, and hold it against them.
+    Sched(Box<SchedArgs>),
 }
 
 /// An address to listen on.

@@ -307,6 +307,15 @@ pub(crate) fn pairs(rows: impl IntoIterator<Item = (&'static str, String)>) -> S
     lines(&table)
 }
 
+/// Rows under names, made safe as whatever comes from elsewhere.
+pub(crate) fn columns<const N: usize>(names: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = headed(names);
+    for row in rows {
+        table.add_row(row.map(|value| cell(&value)));
+    }
+    lines(&table)
+}
+
 fn headed<const N: usize>(names: [&str; N]) -> Table {
     let mut table = Table::new();
     table.set_header(names);

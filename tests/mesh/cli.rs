@@ -138,3 +138,38 @@ async fn everything_after_process_is_the_engines() {
     assert_eq!(code, 0, "{output}");
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), "serve|a b|--port|9|--mesh|--help|*||$HOME|");
 }
+
+#[tokio::test]
+async fn measurements_are_fitted_and_held_against() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let rows = "accelerator,engine,model,tp,batch,input_tokens,output_tokens,latency_s\n\
+                H100,vLLM,phi-4,1,1,128,128,1.9\nH100,vLLM,phi-4,1,8,128,128,2.1\nH100,vLLM,ours,1,8,128,128,2.1\n\
+                H100,vLLM,phi-4,1,1,128,128,0.1\n";
+    let (rows, mine) = (file("rows.csv", rows), file("mine.toml", "[models.ours]\nlike = \"phi-4\"\n"));
+    let out = dir.path().join("factors.toml");
+    let out = out.to_str().unwrap();
+    let (code, told) =
+        run(&["sched", "calibrate", &rows, "--catalog", &mine, "--fit", "microsoft/phi-4", "--out", out]).await;
+    assert!(code == 0 && told.contains("of 2") && told.contains("left out: 1 faster than possible"), "{code} {told}");
+    let (code, told) = run(&["sched", "validate", &rows, "--catalog", &mine, "--factors", out, "--json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let batches = answer["batches"].as_array().unwrap();
+    assert!(code == 0 && batches.len() == 2 && batches[0]["model"] == "ours", "{code} {told}");
+    assert!(batches.iter().all(|row| row["mean_ratio"].as_f64().unwrap() < 0.1), "{told}");
+    for (arguments, says) in [
+        (&["sched", "validate", "/nonexistent.csv"][..], "cannot read /nonexistent.csv"),
+        (&["sched", "validate", &mine], "no column accelerator"),
+        (&["sched", "validate", &rows, "--factors", &mine], "mine.toml: line 1: unknown field"),
+        (&["sched", "validate", &rows, "--catalog", &rows], "rows.csv: line 1: "),
+        (&["sched", "calibrate", &rows, "--fit", "phi-5"], "the nearest are phi-4"),
+        (&["sched", "calibrate"], "FILE|FOLDER"),
+    ] {
+        let (code, output) = run(arguments).await;
+        assert!(code == 2 && output.contains(says), "{arguments:?}: {code} {output}");
+    }
+}

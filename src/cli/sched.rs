@@ -1,0 +1,59 @@
+//! Flags of `otela sched`.
+
+use std::path::PathBuf;
+
+/// Flags of `otela sched`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SchedArgs {
+    #[command(subcommand)]
+    pub(crate) command: SchedCommand,
+}
+
+/// What to do with models, accelerators and what is known of them.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum SchedCommand {
+    /// Fit the cost model's factors to measurements.
+    Calibrate(CalibrateArgs),
+    /// Hold the cost model against measurements: its error by accelerator, engine and model.
+    Validate(ValidateArgs),
+}
+
+/// What both read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MeasuredArgs {
+    /// Tables of measured batches (CSV), or folders with the requests.jsonl and meta.json of recorded runs.
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    pub(crate) measured: Vec<PathBuf>,
+    /// The accelerator of recorded runs that do not say it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) accelerator: Option<String>,
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `otela sched calibrate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CalibrateArgs {
+    #[command(flatten)]
+    pub(crate) read: MeasuredArgs,
+    /// Fit on this model, and test on those that are not named; several times. Without it all are fitted on.
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) fit: Vec<String>,
+    /// Where to write the factors (TOML). If there are some, those of other accelerators and engines stay.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// Flags of `otela sched validate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ValidateArgs {
+    #[command(flatten)]
+    pub(crate) read: MeasuredArgs,
+    /// Factors to hold against the measurements; those that come with the program, if not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) factors: Option<PathBuf>,
+}

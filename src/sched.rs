@@ -1,0 +1,61 @@
+//! `otela sched`: what the scheduler's library knows and foretells, on the command line.
+
+mod calibrate;
+mod measured;
+mod validate;
+
+use crate::{
+    cli::{SchedArgs, SchedCommand},
+    exit::CommandError,
+};
+use otela_sched::{
+    calibrate::{MeasurementError, RecordingError, TableError},
+    catalog::{CatalogError, Unknown},
+    sim::VariantError,
+};
+use std::{io, path::PathBuf, process::ExitCode};
+
+/// Why nothing was fitted or held against anything.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SchedError {
+    /// A file is not there, or may not be read.
+    #[error("cannot read {path}: name a table (CSV), or a folder with requests.jsonl and meta.json")]
+    Read { path: PathBuf, source: io::Error },
+    /// A user's catalog.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// A name that nobody knows.
+    #[error(transparent)]
+    Unknown(#[from] Unknown),
+    /// A table of measurements.
+    #[error(transparent)]
+    Measurement(#[from] MeasurementError),
+    /// A recorded run.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    /// A recorded run over no accelerator.
+    #[error("{path}")]
+    Variant { path: PathBuf, source: VariantError },
+    /// A recorded run on nobody knows what.
+    #[error("{path} does not say on which accelerator it was recorded: name it with --accelerator")]
+    NoAccelerator { path: PathBuf },
+    /// A file of factors.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Factors cannot be written.
+    #[error("cannot write {path}: name another file with --out")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &SchedArgs) -> Result<ExitCode, CommandError> {
+    match &args.command {
+        SchedCommand::Calibrate(args) => calibrate::run(args),
+        SchedCommand::Validate(args) => validate::run(args),
+    }
+}
+
+/// A share as a percentage.
+fn percent(ratio: f64) -> String {
+    format!("{:.1} %", 100.0 * ratio)
+}
