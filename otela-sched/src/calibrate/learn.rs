@@ -18,6 +18,7 @@ pub fn learn(cases: &[Case<'_>], is_fitted: impl Fn(&str) -> bool) -> Vec<Fitted
     entries
         .filter_map(|((accelerator, engine, version), (fitted, held_out))| {
             let factors = fit(&fitted[..]);
+            let first_tokens: Vec<_> = held_out.iter().filter(|case| case.is_first_token()).cloned().collect();
             let mut models: Vec<String> = fitted.iter().map(|case| case.variant.model.name.clone()).collect();
             models.sort();
             models.dedup();
@@ -28,6 +29,7 @@ pub fn learn(cases: &[Case<'_>], is_fitted: impl Fn(&str) -> bool) -> Vec<Fitted
                 models,
                 fit: quality(&fitted[..], &factors)?,
                 held_out: quality(&held_out[..], &factors),
+                held_out_first_tokens: quality(&first_tokens[..], &factors),
                 factors,
             })
         })
@@ -50,6 +52,7 @@ pub fn learn_run(recording: &Recording, variant: Variant<'_>) -> Option<Fitted> 
         models: vec![variant.model.name.clone()],
         fit: quality(&fitted, &factors)?,
         held_out: quality(&held_out, &factors),
+        held_out_first_tokens: None,
         factors,
     })
 }

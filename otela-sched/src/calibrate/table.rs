@@ -39,6 +39,9 @@ pub struct Fitted {
     /// How well they do on what they have not seen, if there was any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<Quality>,
+    /// The same of times to first token alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out_first_tokens: Option<Quality>,
     /// The factors.
     pub factors: Factors,
 }

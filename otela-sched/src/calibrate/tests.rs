@@ -128,6 +128,10 @@ fn the_table_that_comes_with_the_program_knows_what_it_stands_on() {
     assert_eq!(basis("T4", "vLLM", ""), Basis::OtherAccelerators);
     assert_eq!(basis("T4", "SGLang", ""), Basis::OtherEngines);
     assert_eq!(Table::default().factors(known("T4"), "SGLang", ""), (Factors::IDEAL, Basis::OtherEngines));
+    // Times to first token are not among the measurements that other tests read.
+    let first_tokens = table.fitted.iter().filter_map(|fitted| fitted.held_out_first_tokens);
+    let first_tokens: Vec<f64> = first_tokens.map(|quality| quality.mean_ratio).collect();
+    assert!(first_tokens.len() >= 5 && first_tokens.iter().all(|ratio| *ratio <= 0.03), "{first_tokens:?}");
 }
 
 #[test]

@@ -109,7 +109,8 @@ impl Operators {
             head: linear(1.0, hidden, vocab / tp, 16.0),
             experts: model.mlp.experts.map(|experts| {
                 let (count, active) = (f64::from(experts.count), f64::from(experts.active));
-                Experts { count, active, ln_missed: (1.0 - active / count).ln() }
+                // Where all are active, the smallest number is as good as none and keeps 0 tokens from being no number.
+                Experts { count, active, ln_missed: (1.0 - active / count).max(f64::MIN_POSITIVE).ln() }
             }),
         }
     }

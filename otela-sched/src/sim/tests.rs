@@ -2,7 +2,8 @@ use super::*;
 use crate::catalog::{Catalog, Model};
 use proptest::prelude::*;
 
-const MODELS: [&str; 5] = ["Qwen2.5-1.5B", "Llama-2-13b", "Qwen3-30B-A3B", "Llama-3.3-70B-FP8", "bloom-7b1"];
+const MODELS: [&str; 6] =
+    ["Qwen2.5-1.5B", "Llama-2-13b", "Qwen3-30B-A3B", "Llama-3.3-70B-FP8", "Qwen2.5-32B-AWQ", "bloom-7b1"];
 const ACCELERATORS: [&str; 4] = ["A100-80GB", "H100", "GH200", "RTX3090"];
 const ENGINE: Factors = Factors {
     compute_ratio: 0.7,
@@ -112,7 +113,8 @@ proptest! {
         let catalog = Catalog::builtin();
         let variant = variant(&catalog, model, accelerator, tp);
         let memory = ratio * f64::from(tp) * variant.accelerator.memory_bytes;
-        let weights = variant.model.weight_bytes_eq2();
+        // Both what Eq. 2 says and what an engine holds.
+        let weights = variant.model.weight_bytes_eq2().max(variant.model.weight_bytes());
         let kv = variant.model.kv_bytes_per_token(tp) * f64::from(tokens);
         let batch = variant.batch_max(f64::from(tokens), ratio);
         prop_assert!(batch >= 0.0 && batch.fract() == 0.0);
@@ -172,6 +174,21 @@ fn quantized_weights_and_keys_are_read_faster() {
     model.bits.weights = 4.16;
     let ratio = seconds(&model, 1.0) / alone;
     assert!((0.26..0.35).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn nothing_is_a_number_even_where_all_experts_are_active() {
+    let catalog = Catalog::builtin();
+    let mut model: Model = catalog.model("Mixtral-8x7B-v0.1").unwrap().clone();
+    let experts = model.mlp.experts.as_mut().unwrap();
+    experts.active = experts.count;
+    let variant = Variant::new(&model, catalog.accelerator("H100").unwrap(), 4).unwrap();
+    let roofline = Roofline::new(&variant);
+    assert!(roofline.latency_seconds(0.0, 100.0, 100.0).is_finite());
+    assert!(
+        roofline.decode_step_seconds(1.0, 100.0)
+            > Roofline::new(&self::variant(&catalog, "Mixtral-8x7B-v0.1", "H100", 4)).decode_step_seconds(1.0, 100.0)
+    );
 }
 
 #[test]

@@ -52,19 +52,25 @@ impl<'a> Variant<'a> {
         self.tp <= self.accelerator.per_node
     }
 
+    /// Bytes of the weights on all accelerators together: as in Eq. 2, or what an engine holds where that is more, since
+    /// embedding and output matrix of quantized models stay at 16 bits.
+    fn weight_bytes(&self) -> f64 {
+        self.model.weight_bytes_eq2().max(self.model.weight_bytes())
+    }
+
     /// Autopoiesis' Eq. 7: whether each shard of the weights fits into `ratio` of an accelerator ([`WEIGHTS_RATIO`] there).
     pub fn weights_fit(&self, ratio: f64) -> bool {
-        self.model.weight_bytes_eq2() / f64::from(self.tp) <= ratio * self.accelerator.memory_bytes
+        self.weight_bytes() / f64::from(self.tp) <= ratio * self.accelerator.memory_bytes
     }
 
     /// Bytes for keys and values on all accelerators together, once the weights are there; none if they do not fit.
     /// `ratio` is of the memory ([`MEMORY_RATIO`] by default in engines).
     pub fn kv_bytes(&self, ratio: f64) -> f64 {
         let memory = ratio * f64::from(self.tp) * self.accelerator.memory_bytes;
-        (memory - self.model.weight_bytes_eq2()).max(0.0)
+        (memory - self.weight_bytes()).max(0.0)
     }
 
-    /// How many tokens' keys and values fit at once. Weights count as in Eq. 2.
+    /// How many tokens' keys and values fit at once.
     pub fn kv_tokens_max(&self, ratio: f64) -> f64 {
         (self.kv_bytes(ratio) / self.model.kv_bytes_per_token(self.tp)).floor()
     }
