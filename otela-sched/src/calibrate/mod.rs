@@ -12,6 +12,7 @@ mod fit;
 mod learn;
 mod measurement;
 mod recording;
+mod replay;
 mod report;
 mod table;
 
@@ -21,6 +22,7 @@ pub use fit::{Evidence, fit};
 pub use learn::{learn, learn_run};
 pub use measurement::{Measurement, MeasurementError};
 pub use recording::{Recording, RecordingError, Request, Timeline};
+pub use replay::Means;
 pub use report::{Predicted, Row, Subject, by_subject, errors, predict, speeds};
 pub use table::{Basis, Fitted, Quality, Table, TableError};
 

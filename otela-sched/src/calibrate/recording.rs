@@ -55,6 +55,12 @@ pub struct Recording {
     pub tp: u32,
     /// How many tokens' keys and values there was room for, if it was recorded.
     pub kv_tokens: Option<u32>,
+    /// Tokens in a block of them, if it was recorded.
+    pub block_tokens: Option<u32>,
+    /// Sequences at once, if it was recorded.
+    pub sequences_max: Option<u32>,
+    /// Tokens in one step, if it was recorded.
+    pub step_tokens_max: Option<u32>,
     /// In the order of their first tokens.
     pub requests: Vec<Request>,
 }
@@ -94,11 +100,14 @@ struct Description {
 #[derive(Deserialize)]
 struct KvCache {
     num_kv_tokens: u32,
+    block_size: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct Arguments {
     tensor_parallel_size: u32,
+    max_num_seqs: Option<u32>,
+    max_num_batched_tokens: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -128,7 +137,10 @@ impl Recording {
             engine: "vLLM".to_owned(),
             version: description.vllm_version,
             tp: description.engine_kwargs.tensor_parallel_size,
-            kv_tokens: description.kv_cache.map(|cache| cache.num_kv_tokens),
+            kv_tokens: description.kv_cache.as_ref().map(|cache| cache.num_kv_tokens),
+            block_tokens: description.kv_cache.and_then(|cache| cache.block_size),
+            sequences_max: description.engine_kwargs.max_num_seqs,
+            step_tokens_max: description.engine_kwargs.max_num_batched_tokens,
             requests: read,
         })
     }

@@ -203,6 +203,9 @@ fn a_recorded_run_tells_how_long_its_steps_took() {
         version: "1".into(),
         tp: 1,
         kv_tokens: Some(10_000),
+        block_tokens: None,
+        sequences_max: None,
+        step_tokens_max: None,
         requests: run(&StepCosts::new(&variant, TRUTH), 60),
     };
     let timeline = Timeline::new(variant, &recording, |i| i % 2 == 0);

@@ -18,6 +18,7 @@ mod factors;
 mod operators;
 mod reconfigure;
 mod roofline;
+pub mod serving;
 mod step;
 mod variant;
 

@@ -4,7 +4,9 @@ use otela_sched::{
     catalog::Catalog,
     sim::{
         Factors, Group, LoadScope, MEMORY_RATIO, Roofline, Step, StepCosts, Variant, WEIGHTS_RATIO, operator_seconds,
-        reconfiguration, transfer_coefficient, transfer_seconds,
+        reconfiguration,
+        serving::{Arrival, Batching, Limits, Member, RoundRobin, Rules, Served, serve},
+        transfer_coefficient, transfer_seconds,
     },
 };
 use serde::Deserialize;
@@ -27,6 +29,7 @@ pub(crate) fn of(catalog: &Catalog, kind: &str, input: &Value) -> Option<Answer>
         "weight_transfer_time" => transfer(catalog, input),
         "reconfig" => reconfig(catalog, input),
         "ot_step" => ot_step(catalog, input),
+        "ot_simulate" => ot_simulate(catalog, input),
         "ot_generate" => variant(catalog, input, |v, b| {
             let costs = StepCosts::new(v, Factors::IDEAL);
             json!(costs.prefill_seconds(b.batch, b.prefill) + costs.decode_seconds(b.batch, b.prefill, b.decode))
@@ -145,4 +148,34 @@ fn ot_step(catalog: &Catalog, input: &Value) -> Answer {
     let step = prefill.decode(work.decode.len() as f64, work.decode.iter().sum());
     let variant = Variant::new(catalog.model(&work.model)?, catalog.accelerator(&work.gpu)?, work.tp)?;
     Ok(json!(StepCosts::new(&variant, factors).step_seconds(&step)))
+}
+
+/// One replica and its requests: the paper's second stage.
+fn ot_simulate(catalog: &Catalog, input: &Value) -> Answer {
+    #[derive(Deserialize)]
+    struct Work {
+        model: String,
+        gpu: String,
+        tp: u32,
+        requests: Vec<(f64, u32, u32)>,
+        max_seqs: Option<u32>,
+        #[serde(default)]
+        chunked: bool,
+        max_tokens: Option<u32>,
+    }
+    let work = Work::deserialize(input)?;
+    let variant = Variant::new(catalog.model(&work.model)?, catalog.accelerator(&work.gpu)?, work.tp)?;
+    let usual = Limits::of(&variant).ok_or("the weights do not fit")?;
+    let limits = Limits {
+        batching: if work.chunked { Batching::Chunked } else { Batching::WholePrompts },
+        sequences_max: work.max_seqs.unwrap_or(usual.sequences_max),
+        step_tokens_max: work.max_tokens.unwrap_or(u32::MAX),
+        ..usual
+    };
+    let member = Member::new(StepCosts::new(&variant, Factors::IDEAL), limits);
+    let arrivals = work.requests.iter().map(|(at, prompt, answer)| Arrival::new(*at, *prompt, *answer));
+    let mut served = serve(&[member], arrivals, &mut RoundRobin::default(), Rules::default()).served;
+    served.sort_by_key(|served| served.request);
+    let of = |value: fn(&Served) -> f64| served.iter().map(value).collect::<Vec<_>>();
+    Ok(json!({"ttft": of(Served::ttft_seconds), "e2e": of(Served::latency_seconds)}))
 }

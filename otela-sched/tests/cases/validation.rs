@@ -59,3 +59,28 @@ fn lab_measurements_of_recorded_runs_are_foretold() {
         assert!(errors.count > 100 && errors.median_ratio <= 0.03 && errors.mean_ratio <= 0.075, "{run}: {errors:?}");
     }
 }
+
+#[test]
+fn lab_measurements_of_recorded_runs_are_served_alike() {
+    let catalog = Catalog::builtin();
+    for (run, accelerator) in [("RTX4090_Llama-3.1-8B", "RTX4090"), ("RTXPRO6000_Llama-3.1-8B", "RTXPRO6000")] {
+        let read = |name: &str| measurements(&format!("vllm_runs/{run}/{name}"));
+        let (meta, requests) = (read("meta.json"), read("requests.jsonl"));
+        let recording = Recording::read(("meta.json", &meta), ("requests.jsonl", &requests)).unwrap();
+        let accelerator = catalog.accelerator(accelerator).unwrap();
+        let variant = Variant::new(catalog.model(&recording.model).unwrap(), accelerator, recording.tp).unwrap();
+        let fitted = Table::builtin();
+        let fitted = fitted.get(&accelerator.name, &recording.engine, &recording.version).expect("it was fitted");
+        let summary = recording.replay(&variant, fitted.factors).expect("it fits").summary(None);
+        let measured = recording.means();
+        for (what, found, is) in [
+            ("TTFT", summary.ttft.mean, measured.ttft_seconds),
+            ("TPOT", summary.itl.mean, measured.itl_seconds),
+            ("end to end", summary.latency.mean, measured.latency_seconds),
+        ] {
+            let off = found / is - 1.0;
+            println!("{run}: mean {what} {found:.4} s, measured {is:.4} s: {:+.1} %", off * 100.0);
+            assert!(off.abs() <= 0.10, "{run}: mean {what} {found} s, measured {is} s");
+        }
+    }
+}
