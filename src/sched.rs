@@ -2,6 +2,8 @@
 
 mod calibrate;
 mod measured;
+mod picture;
+mod simulate;
 mod validate;
 
 use crate::{
@@ -11,6 +13,7 @@ use crate::{
 use otela_sched::{
     calibrate::{MeasurementError, RecordingError, TableError},
     catalog::{CatalogError, Unknown},
+    scenario::ScenarioError,
     sim::VariantError,
 };
 use std::{io, path::PathBuf, process::ExitCode};
@@ -42,6 +45,15 @@ pub(crate) enum SchedError {
     /// A file of factors.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// A scenario.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A file of another kind is not there, or may not be read.
+    #[error("cannot read {path}")]
+    Open { path: PathBuf, source: io::Error },
+    /// A picture cannot be drawn.
+    #[error("cannot draw {path}: {what}")]
+    Plot { path: PathBuf, what: String },
     /// Factors cannot be written.
     #[error("cannot write {path}: name another file with --out")]
     Write { path: PathBuf, source: io::Error },
@@ -52,6 +64,7 @@ pub(crate) fn run(args: &SchedArgs) -> Result<ExitCode, CommandError> {
     match &args.command {
         SchedCommand::Calibrate(args) => calibrate::run(args),
         SchedCommand::Validate(args) => validate::run(args),
+        SchedCommand::Simulate(args) => simulate::run(args),
     }
 }
 

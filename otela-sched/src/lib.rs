@@ -1,9 +1,10 @@
 //! What should run where in an otela mesh.
 //!
 //! [`catalog`] knows models and accelerators, [`sim`] what serving one on the other costs, [`calibrate`] what measurements
-//! say about that. [`engine`] is the simulated engine. Placement, autoscaling and the evolving policies come beside them.
+//! say about that, [`scenario`] what comes of replicas and requests in a file. [`engine`] is the simulated engine. Placement, autoscaling and the evolving policies come beside them.
 
 pub mod calibrate;
 pub mod catalog;
 pub mod engine;
+pub mod scenario;
 pub mod sim;

@@ -16,6 +16,8 @@ pub(crate) enum SchedCommand {
     Calibrate(CalibrateArgs),
     /// Hold the cost model against measurements: its error by accelerator, engine and model.
     Validate(ValidateArgs),
+    /// Say what a scenario comes to: replicas, what comes to them, and what they lose on the way.
+    Simulate(SimulateArgs),
 }
 
 /// What both read.
@@ -56,4 +58,24 @@ pub(crate) struct ValidateArgs {
     /// Factors to hold against the measurements; those that come with the program, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) factors: Option<PathBuf>,
+}
+
+/// Flags of `otela sched simulate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SimulateArgs {
+    /// The scenario (TOML); docs/simulator.md has one.
+    #[arg(value_name = "FILE")]
+    pub(crate) scenario: PathBuf,
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
+    /// Factors of engines; those that come with the program, if not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) factors: Option<PathBuf>,
+    /// Draw the latencies, and how they went over time, into this file (SVG).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }

@@ -140,6 +140,34 @@ async fn everything_after_process_is_the_engines() {
 }
 
 #[tokio::test]
+async fn a_scenario_has_numbers_and_a_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, plot) = (dir.path().join("noon.toml"), dir.path().join("noon.svg"));
+    let text = "seconds = 60\n[[models]]\nmodel = 'Llama-3.1-8B'\nworkload = { arrivals = { rates = [[0, 5.0]] }, \
+                prompt = { fixed = 500 }, answer = { fixed = 100 } }\nreplicas = [{ accelerator = 'A100-80GB', count = 2 }]\n\
+                [[losses]]\nat = 30\naccelerator = 'A100-80GB'\ncount = 1\n";
+    std::fs::write(&path, text).unwrap();
+    let (path, plot) = (path.to_str().unwrap(), plot.to_str().unwrap());
+    let (code, told) = run(&["sched", "simulate", path, "--plot", plot]).await;
+    assert!(code == 0 && told.contains("to last token") && told.contains("requests served"), "{code} {told}");
+    let picture = std::fs::read_to_string(plot).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>") && picture.contains("Llama-3.1-8B"));
+    let (code, told) = run(&["sched", "simulate", path, "--json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let model = &answer["models"][0];
+    assert!(code == 0 && model["summary"]["latency"]["p95"].as_f64().unwrap() > 0.5, "{code} {told}");
+    assert_eq!((&model["summary"]["not_served"], &model["replicas"][0]["lost"]), (&0.into(), &1.into()), "{told}");
+    for (arguments, says) in [
+        (&["sched", "simulate", "/nonexistent.toml"][..], "cannot read /nonexistent.toml"),
+        (&["sched", "simulate", path, "--plot", "/nonexistent/x.svg"], "cannot draw /nonexistent/x.svg"),
+        (&["sched", "simulate", path, "--factors", path], "noon.toml: line 6: unknown field `losses`"),
+    ] {
+        let (code, output) = run(arguments).await;
+        assert!(code == 2 && output.contains(says), "{arguments:?}: {code} {output}");
+    }
+}
+
+#[tokio::test]
 async fn measurements_are_fitted_and_held_against() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

@@ -48,7 +48,7 @@ const WALLS: &[Wall] = &[
     },
     Wall {
         inside: "otela_sched",
-        from: &["catalog", "sim", "calibrate", "place", "scale", "evolve", "plan"],
+        from: &["catalog", "sim", "calibrate", "scenario", "place", "scale", "evolve", "plan"],
         never: &["controller", "actuator", "view", "engine"],
         instead: "the pure half does no I/O: take the observation as an argument and return the decision",
     },
