@@ -16,7 +16,7 @@ use std::{
     fs::Permissions,
     io::{self, ErrorKind, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{FileTypeExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -32,12 +32,18 @@ const WORD_WITHIN: Duration = Duration::from_secs(10);
 /// Said by the new one when it accepts clients.
 const ACCEPTS: u8 = b'a';
 
-/// The socket of handovers cannot be used.
+/// The socket of handovers cannot be used, or whoever has it does not hand over.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot hand over through {}", path.display())]
 pub struct HandoverError {
     path: PathBuf,
     source: io::Error,
+}
+
+impl HandoverError {
+    pub(crate) fn new(path: &Path, source: io::Error) -> Self {
+        Self { path: path.to_owned(), source }
+    }
 }
 
 /// Another ingress that is ready to hand over.
@@ -46,11 +52,24 @@ pub(crate) struct Predecessor(UnixStream);
 
 /// Whoever has the listener at `path` now, if there is anybody.
 pub(crate) async fn predecessor(path: &Path) -> Result<Option<Predecessor>, HandoverError> {
+    check(path)?;
     match UnixStream::connect(path).await {
         Ok(stream) => Ok(Some(Predecessor(stream))),
         // Nobody is there, or nobody any more.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(source) => Err(HandoverError { path: path.to_owned(), source }),
+        Err(source) => Err(HandoverError::new(path, source)),
+    }
+}
+
+/// Whether a socket is there, or nothing.
+fn check(path: &Path) -> Result<(), HandoverError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            let source = io::Error::other("something that is no socket is there: name another path");
+            Err(HandoverError::new(path, source))
+        }
+        // Whatever else is wrong, whoever uses it finds out.
+        _ => Ok(()),
     }
 }
 
@@ -66,7 +85,9 @@ impl Predecessor {
                 }
             }
         };
-        let listener = timeout(WORD_WITHIN, receive).await.map_err(|_| io::Error::from(ErrorKind::TimedOut))??;
+        let listener = timeout(WORD_WITHIN, receive).await.map_err(|_| {
+            io::Error::new(ErrorKind::TimedOut, "the ingress that is there does not answer: stop it first")
+        })??;
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener)
     }
@@ -96,8 +117,9 @@ fn receive(from: &UnixStream) -> io::Result<std::net::TcpListener> {
 /// Hands `listener` over to whoever asks at `path`, and drains `tasks` once that one accepts clients. Whoever asks and does
 /// not come that far changes nothing.
 pub(crate) fn offer(path: &Path, listener: Arc<TcpListener>, tasks: &Tasks) -> Result<(), HandoverError> {
-    let wrong = |source| HandoverError { path: path.to_owned(), source };
-    // Whoever was there has handed over, or died.
+    let wrong = |source| HandoverError::new(path, source);
+    // Whoever was there has handed over, or died. What is no socket is somebody's file.
+    check(path)?;
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(wrong(error)),
         _ => {}
@@ -159,6 +181,22 @@ mod tests {
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpStream,
     };
+
+    #[tokio::test]
+    async fn what_is_no_socket_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("otela.toml"), dir.path().join("link"));
+        std::fs::write(&file, "precious").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        for path in [file.as_path(), &link, dir.path()] {
+            assert!(predecessor(path).await.is_err());
+            let refused = offer(path, Arc::clone(&listener), &Tasks::new()).unwrap_err();
+            assert!(std::error::Error::source(&refused).unwrap().to_string().contains("no socket"), "{refused}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+        assert!(link.is_symlink());
+    }
 
     #[tokio::test]
     async fn the_listener_is_passed_on_and_the_old_one_drains_only_then() {

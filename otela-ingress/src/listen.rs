@@ -31,12 +31,20 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// An ingress that takes over waits so long until it has joined its mesh.
 const JOINED_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The listener of an ingress that stops is closed when nobody has come for so long,
+const QUIET_FOR: Duration = Duration::from_millis(10);
+/// and after this time in any case.
+const LATE_WITHIN: Duration = Duration::from_millis(200);
 
 /// An ingress cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -82,11 +90,13 @@ impl Ingress {
         let failed = |source| ListenError::Address { address: config.listen, source };
         let tls = config.tls.map(|files| tls::acceptor(files, tasks)).transpose()?;
         let predecessor = match &config.handover {
-            Some(path) => handover::predecessor(path).await?,
+            Some(path) => handover::predecessor(path).await?.map(|predecessor| (path, predecessor)),
             None => None,
         };
         let listener = match &predecessor {
-            Some(predecessor) => take_over(predecessor, &peer, tasks).await.map_err(failed)?,
+            Some((path, predecessor)) => {
+                take_over(predecessor, &peer, tasks).await.map_err(|source| HandoverError::new(path, source))?
+            }
             None => TcpListener::bind(config.listen).await.map_err(failed)?,
         };
         let listener = Arc::new(listener);
@@ -120,8 +130,8 @@ impl Ingress {
         tasks.spawn(call_on_news(Arc::clone(&app)));
         let routes = Routes::new(api::router(&app, observed), cors::layer(Arc::clone(&app)), tls);
         tasks.spawn_to_end(accept(Arc::clone(&listener), routes, Arc::clone(&app), config.connections_max));
-        if let Some(predecessor) = predecessor {
-            predecessor.accepts().await.map_err(failed)?;
+        if let Some((path, predecessor)) = predecessor {
+            predecessor.accepts().await.map_err(|source| HandoverError::new(path, source))?;
             tracing::info!("took over from the ingress that was here");
         }
         if let Some(path) = &config.handover {
@@ -179,12 +189,12 @@ async fn take_over(predecessor: &Predecessor, peer: &Peer, tasks: &Tasks) -> io:
             // It changes with the first neighbour, or soon after.
             tokio::select! {
                 _ = news.changed() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = sleep(LOOK_EVERY) => {}
             }
         }
     };
     tokio::select! {
-        joined = tokio::time::timeout(JOINED_WITHIN, joined) => {
+        joined = timeout(JOINED_WITHIN, joined) => {
             if joined.is_err() {
                 tracing::warn!("taking over before this ingress has heard of its mesh");
             }
@@ -207,33 +217,48 @@ async fn call_on_news(app: Arc<App>) {
     }
 }
 
+type Accepted = (io::Result<(TcpStream, SocketAddr)>, OwnedSemaphorePermit);
+
 async fn accept(listener: Arc<TcpListener>, routes: Routes, app: Arc<App>, connections_max: usize) {
     let places = Arc::new(Semaphore::new(connections_max));
     loop {
-        // Beyond the limit clients wait in the operating system's queue.
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
-            accepted = accepted => accepted,
-            () = app.tasks.draining() => return,
-        };
-        match accepted {
-            Ok((tcp, _)) => {
-                let (routes, served) = (routes.clone(), Arc::clone(&app));
-                app.tasks.spawn(async move {
-                    served.metrics.connections.inc();
-                    connection::serve(tcp, routes, Arc::clone(&served)).await;
-                    served.metrics.connections.dec();
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely: clients that end will free some.
-                tracing::warn!(%error, "cannot accept a client");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        tokio::select! {
+            accepted = next(&listener, &places) => take(accepted, &routes, &app).await,
+            () = app.tasks.draining() => break,
+        }
+    }
+    // Whom the operating system has let in already takes this ingress for open: they are served, or told.
+    let late = async {
+        while let Ok(accepted) = timeout(QUIET_FOR, next(&listener, &places)).await {
+            take(accepted, &routes, &app).await;
+        }
+    };
+    if timeout(LATE_WITHIN, late).await.is_err() {
+        tracing::debug!("clients still came when the listener was closed");
+    }
+}
+
+/// The next client, as soon as there is a place. Beyond the limit clients wait in the operating system's queue.
+async fn next(listener: &TcpListener, places: &Arc<Semaphore>) -> Accepted {
+    let place = Arc::clone(places).acquire_owned().await.expect("the places are never closed");
+    (listener.accept().await, place)
+}
+
+async fn take((accepted, place): Accepted, routes: &Routes, app: &Arc<App>) {
+    match accepted {
+        Ok((tcp, _)) => {
+            let (routes, served) = (routes.clone(), Arc::clone(app));
+            app.tasks.spawn(async move {
+                served.metrics.connections.inc();
+                connection::serve(tcp, routes, Arc::clone(&served)).await;
+                served.metrics.connections.dec();
+                drop(place);
+            });
+        }
+        Err(error) => {
+            // Out of file descriptors, most likely: clients that end will free some.
+            tracing::warn!(%error, "cannot accept a client");
+            sleep(Duration::from_millis(50)).await;
         }
     }
 }

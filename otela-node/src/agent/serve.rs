@@ -261,13 +261,13 @@ impl Service<Request<Incoming>> for Gate {
 
 /// An error of our own, in the words of the endpoint.
 fn own_error(asked: &Asked, status: StatusCode, reason: &str, message: &str) -> Value {
+    let id = asked.id.as_ref().and_then(|id| id.to_str().ok());
     if asked.is_anthropic {
         let error = json!({"type": anthropic::error_type(status.as_u16()), "message": message, "code": reason});
-        let id = asked.id.as_ref().and_then(|id| id.to_str().ok());
         return json!({"type": "error", "error": error, "request_id": id});
     }
     let kind = if status.is_server_error() { "server_error" } else { "invalid_request_error" };
-    json!({"error": {"message": message, "type": kind, "param": null, "code": reason}})
+    json!({"error": {"message": message, "type": kind, "param": null, "code": reason, "request_id": id}})
 }
 
 fn tell_timing(headers: &mut HeaderMap, agent: Duration, engine: Duration) {

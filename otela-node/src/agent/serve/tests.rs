@@ -74,7 +74,8 @@ async fn refusals_are_in_the_words_of_the_endpoint() {
     let inner = json!({"type": "overloaded_error", "message": message, "code": "not_ready"});
     assert_eq!(error, json!({"type": "error", "error": inner, "request_id": "r1"}));
     let (.., error) = whole(&gate, "/v1/responses").await;
-    let inner = json!({"message": message, "type": "server_error", "param": null, "code": "not_ready"});
+    let inner =
+        json!({"message": message, "type": "server_error", "param": null, "code": "not_ready", "request_id": "r1"});
     assert_eq!(error, json!({"error": inner}));
 }
 
