@@ -59,6 +59,10 @@ fuzz: toolchain ## feed the decoders what a fuzzer makes up: TARGET=entry SECOND
 bench-loopback: toolchain ## real peers over loopback: one write seen by all, and what an idle mesh sends
 	@$(cargo) bench --locked -p otela-node --bench loopback -- $(ARGS)
 
+.PHONY: bench-serving
+bench-serving: toolchain ## requests of virtual traffic that the simulator serves in a second
+	@$(cargo) bench --locked -p otela-sched --bench serving -- $(ARGS)
+
 .PHONY: bench-chaos
 bench-chaos: toolchain ## what clients notice while nodes die, for ten minutes
 	@$(cargo) bench --locked --bench chaos -- $(ARGS)
