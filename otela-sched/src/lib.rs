@@ -6,5 +6,6 @@
 pub mod calibrate;
 pub mod catalog;
 pub mod engine;
+pub mod place;
 pub mod scenario;
 pub mod sim;

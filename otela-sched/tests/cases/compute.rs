@@ -1,5 +1,6 @@
 //! What the library says to a case's input.
 
+use crate::place;
 use otela_sched::{
     catalog::Catalog,
     sim::{
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, error::Error};
 
-type Answer = Result<Value, Box<dyn Error>>;
+pub(crate) type Answer = Result<Value, Box<dyn Error>>;
 
 /// The answer, or none for a kind that nothing computes.
 pub(crate) fn of(catalog: &Catalog, kind: &str, input: &Value) -> Option<Answer> {
@@ -30,6 +31,7 @@ pub(crate) fn of(catalog: &Catalog, kind: &str, input: &Value) -> Option<Answer>
         "reconfig" => reconfig(catalog, input),
         "ot_step" => ot_step(catalog, input),
         "ot_simulate" => ot_simulate(catalog, input),
+        "makespan" | "serve" | "t_total" | "table1_maxmin" => place::of(catalog, kind, input),
         "ot_generate" => variant(catalog, input, |v, b| {
             let costs = StepCosts::new(v, Factors::IDEAL);
             json!(costs.prefill_seconds(b.batch, b.prefill) + costs.decode_seconds(b.batch, b.prefill, b.decode))

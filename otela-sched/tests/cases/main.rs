@@ -1,16 +1,14 @@
 //! Numeric cases of the papers' equations, `sched_cases.json` beside this file and any file that `OTELA_SCHED_CASES` names:
-//! a list of `{id, kind, input, expected, rel_tol}`. Each run reports by kind, also which kinds nothing here computes yet.
+//! a list of `{id, kind, input, expected, rel_tol}`. Each run reports by kind, and fails on a kind that nothing computes.
 
 mod compute;
+mod place;
 mod validation;
 
 use otela_sched::catalog::Catalog;
 use serde::Deserialize;
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path};
-
-/// Kinds that are known and not computed by anything yet.
-const LATER: [&str; 4] = ["makespan", "serve", "t_total", "table1_maxmin"];
 
 #[derive(Debug, Deserialize)]
 struct Case {
@@ -25,10 +23,9 @@ struct Case {
 struct Tally {
     passed: usize,
     failed: Vec<String>,
-    later: usize,
 }
 
-/// Runs a file's cases; the report, and whether all that can be computed is right.
+/// Runs a file's cases; the report, and whether all are right.
 fn run(name: &str, text: &str) -> (String, bool) {
     let cases: Vec<Case> = serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}"));
     let catalog = Catalog::builtin();
@@ -36,7 +33,6 @@ fn run(name: &str, text: &str) -> (String, bool) {
     for case in &cases {
         let tally = kinds.entry(case.kind.clone()).or_default();
         match compute::of(&catalog, &case.kind, &case.input) {
-            None if LATER.contains(&case.kind.as_str()) => tally.later += 1,
             None => tally.failed.push(format!("{}: a kind that nothing computes", case.id)),
             Some(Err(problem)) => tally.failed.push(format!("{}: {problem}", case.id)),
             Some(Ok(found)) if agrees(&found, &case.expected, case.rel_tol) => tally.passed += 1,
@@ -49,10 +45,7 @@ fn run(name: &str, text: &str) -> (String, bool) {
     }
     let mut report = format!("{name}:\n");
     for (kind, tally) in &kinds {
-        report += &match tally {
-            Tally { later: 0, passed, failed } => format!("  {kind}: {passed} right, {} wrong\n", failed.len()),
-            Tally { later, .. } => format!("  {kind}: {later} not computed yet\n"),
-        };
+        report += &format!("  {kind}: {} right, {} wrong\n", tally.passed, tally.failed.len());
         for failed in &tally.failed {
             report += &format!("    {failed}\n");
         }
@@ -71,8 +64,10 @@ fn agrees(found: &Value, expected: &Value, tolerance: f64) -> bool {
             found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| agrees(f, e, tolerance))
         }
         (Value::Object(found), Value::Object(expected)) => {
+            // Of several placements that are equally good a case shows one.
+            let expected: Vec<_> = expected.iter().filter(|(key, _)| *key != "example_plan").collect();
             found.len() == expected.len()
-                && expected.iter().all(|(key, e)| found.get(key).is_some_and(|f| agrees(f, e, tolerance)))
+                && expected.into_iter().all(|(key, e)| found.get(key).is_some_and(|f| agrees(f, e, tolerance)))
         }
         _ => found == expected,
     }
@@ -107,9 +102,13 @@ fn a_wrong_answer_and_an_unknown_kind_are_reported() {
     ]"#;
     let (report, right) = run("these", text);
     assert!(!right);
-    for line in
-        ["weight_bytes: 1 right, 2 wrong", "b: 15230566400", "c: the catalog has no model", "serve: 1 not", "e: a kind"]
-    {
+    for line in [
+        "weight_bytes: 1 right, 2 wrong",
+        "b: 15230566400",
+        "c: the catalog has no model",
+        "serve: 0 right, 1 wrong",
+        "e: a kind",
+    ] {
         assert!(report.contains(line), "{report}");
     }
 }
