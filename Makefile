@@ -63,6 +63,10 @@ bench-loopback: toolchain ## real peers over loopback: one write seen by all, an
 bench-serving: toolchain ## requests of virtual traffic that the simulator serves in a second
 	@$(cargo) bench --locked -p otela-sched --bench serving -- $(ARGS)
 
+.PHONY: bench-placement
+bench-placement: toolchain ## how long the placement solver takes, and how good what it finds is
+	@$(cargo) bench --locked -p otela-sched --bench placement -- $(ARGS)
+
 .PHONY: bench-chaos
 bench-chaos: toolchain ## what clients notice while nodes die, for ten minutes
 	@$(cargo) bench --locked --bench chaos -- $(ARGS)

@@ -23,6 +23,8 @@ use otela_proto::id::MeshName;
 use otela_sched::engine::EngineError;
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
+/// The answer is no.
+const NO: u8 = 1;
 /// The command line is wrong, or what a file says in its place; clap's own code.
 pub(crate) const USAGE: u8 = 2;
 /// Something needed is not to be had: a port is taken, a file is in use. As in sysexits.h.
@@ -125,6 +127,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
+            Self::Sched(SchedError::Infeasible { .. }) => NO,
             Self::Config(_) | Self::NoConfig | Self::Sched(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {

@@ -4,6 +4,7 @@ mod calibrate;
 mod measured;
 mod picture;
 mod simulate;
+mod solve;
 mod validate;
 
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
 use otela_sched::{
     calibrate::{MeasurementError, RecordingError, TableError},
     catalog::{CatalogError, Unknown},
+    place::{Infeasible, ProblemError},
     scenario::ScenarioError,
     sim::VariantError,
 };
@@ -48,6 +50,12 @@ pub(crate) enum SchedError {
     /// A scenario.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// A problem.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// A problem that has no solution.
+    #[error("{path}")]
+    Infeasible { path: PathBuf, source: Infeasible },
     /// A file of another kind is not there, or may not be read.
     #[error("cannot read {path}")]
     Open { path: PathBuf, source: io::Error },
@@ -65,6 +73,7 @@ pub(crate) fn run(args: &SchedArgs) -> Result<ExitCode, CommandError> {
         SchedCommand::Calibrate(args) => calibrate::run(args),
         SchedCommand::Validate(args) => validate::run(args),
         SchedCommand::Simulate(args) => simulate::run(args),
+        SchedCommand::Solve(args) => solve::run(args),
     }
 }
 

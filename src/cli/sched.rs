@@ -18,6 +18,8 @@ pub(crate) enum SchedCommand {
     Validate(ValidateArgs),
     /// Say what a scenario comes to: replicas, what comes to them, and what they lose on the way.
     Simulate(SimulateArgs),
+    /// Find the placement with the least makespan: which model on how many of which accelerators.
+    Solve(SolveArgs),
 }
 
 /// What both read.
@@ -75,6 +77,20 @@ pub(crate) struct SimulateArgs {
     /// Draw the latencies, and how they went over time, into this file (SVG).
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Flags of `otela sched solve`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SolveArgs {
+    /// The problem (TOML or JSON); docs/scheduler.md has one.
+    #[arg(value_name = "FILE")]
+    pub(crate) problem: PathBuf,
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -33,7 +33,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode, CommandError> {
     print(args.json, &json!(report), |_| tables(&report))
 }
 
-fn text(path: &Path) -> Result<String, SchedError> {
+pub(super) fn text(path: &Path) -> Result<String, SchedError> {
     fs::read_to_string(path).map_err(|source| SchedError::Open { path: path.to_owned(), source })
 }
 

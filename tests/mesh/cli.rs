@@ -168,6 +168,33 @@ async fn a_scenario_has_numbers_and_a_picture() {
 }
 
 #[tokio::test]
+async fn a_problem_is_solved_and_what_cannot_be_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("problem.json");
+    let problem = |requests: u64| {
+        let text = json!({
+            "accelerators": {"A100-80GB": 4, "H100": 2},
+            "models": [
+                {"model": "Qwen2.5-7B", "requests": requests, "prompt": 256, "answer": 512},
+                {"model": "Qwen2.5-14B", "requests": 16, "prompt": 256, "answer": 512},
+            ],
+        });
+        std::fs::write(&path, text.to_string()).unwrap();
+    };
+    let path = path.to_str().unwrap();
+    problem(64);
+    let (code, told) = run(&["sched", "solve", path]).await;
+    assert!(code == 0 && told.contains("no placement takes less") && told.contains("1 H100 more: "), "{code} {told}");
+    let (code, told) = run(&["sched", "solve", path, "--json"]).await;
+    let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(code == 0 && answer["makespan"].as_f64().unwrap() > 0.1 && answer["makespan"] == answer["bound"], "{told}");
+    assert_eq!(answer["models"].as_array().unwrap().len(), 2, "{told}");
+    problem(1_000_000);
+    let (code, told) = run(&["sched", "solve", path]).await;
+    assert!(code == 1 && told.contains("problem.json: Qwen2.5-7B: its load cannot be served at once"), "{code} {told}");
+}
+
+#[tokio::test]
 async fn measurements_are_fitted_and_held_against() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

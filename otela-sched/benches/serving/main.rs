@@ -4,7 +4,8 @@
 //! reached. Rows take turns, and each counts its best turn: what else the machine does only makes one slower. The first row
 //! is the baseline, the same traffic with answers of one token.
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+mod report;
+
 use otela_sched::{
     calibrate::Table as Factors,
     catalog::Catalog,
@@ -15,14 +16,14 @@ use otela_sched::{
         },
     },
 };
-use serde_json::json;
+use report::{Reach, Row, report};
 use std::{process::ExitCode, time::Instant};
 
 const TURNS: usize = 5;
 /// Requests of a second that are to be reached.
 const REACH: f64 = 1e6;
 
-struct Row {
+struct Traffic {
     what: &'static str,
     reach: Option<f64>,
     members: Vec<Member>,
@@ -52,9 +53,9 @@ fn arrivals(replicas: u32, answer: Length) -> Vec<Arrival> {
     workload.requests(400_000.0 / (10.0 * f64::from(replicas)), 1).expect("a workload").collect()
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<Traffic> {
     let answer = || Length::LogNormal { mean: 200.0, deviation: 180.0 };
-    let row = |what, reach, replicas: u32, batching, answer, dispatch| Row {
+    let row = |what, reach, replicas: u32, batching, answer, dispatch| Traffic {
         what,
         reach,
         members: vec![member(batching); replicas as usize],
@@ -75,7 +76,6 @@ fn rows() -> Vec<Row> {
 }
 
 fn main() -> ExitCode {
-    let asked = |flag: &str| std::env::args().any(|argument| argument == flag);
     let mut rows = rows();
     for _ in 0..TURNS {
         for row in &mut rows {
@@ -87,27 +87,11 @@ fn main() -> ExitCode {
             row.best = row.best.max(row.arrivals.len() as f64 / seconds);
         }
     }
-    if asked("--json") {
-        let rows =
-            rows.iter().map(|row| json!({"what": row.what, "requests_per_second": row.best, "reach": row.reach}));
-        println!("{:#}", json!(rows.collect::<Vec<_>>()));
-    } else {
-        let mut table = Table::new();
-        table.load_style(UTF8_FULL_CONDENSED).set_header(["traffic", "requests a second", "at least"]);
-        for row in &rows {
-            let reach = row.reach.map_or_else(String::new, |reach| format!("{reach:.0}"));
-            table.add_row([row.what.to_owned(), format!("{:.0}", row.best), reach]);
-        }
-        (1..3).for_each(|nth| {
-            if let Some(column) = table.column_mut(nth) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        });
-        println!("{table}");
-    }
-    let missed: Vec<_> = rows.iter().filter(|row| row.reach.is_some_and(|reach| row.best < reach)).collect();
-    for row in &missed {
-        eprintln!("missed: {}", row.what);
-    }
-    if asked("--check") && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let rows = rows.iter().map(|row| Row {
+        what: row.what.to_owned(),
+        value: row.best,
+        unit: "requests/s",
+        reach: row.reach.map(Reach::AtLeast),
+    });
+    report(&rows.collect::<Vec<_>>())
 }

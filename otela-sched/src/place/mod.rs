@@ -3,6 +3,8 @@
 mod bound;
 mod choice;
 mod combine;
+mod explain;
+mod file;
 mod knapsack;
 mod makespan;
 mod problem;
@@ -11,6 +13,8 @@ mod share;
 mod spread;
 mod total;
 
+pub use explain::{Explanation, More, explain};
+pub use file::{ModelLoad, ProblemError, ProblemFile};
 pub use makespan::{Infeasible, Solution, least_makespan};
 pub use problem::{Demand, Load, Options, Placement, Pool, Problem, Replicas, taken};
 pub use serve::serve_seconds;

@@ -171,3 +171,37 @@ fn replicas_without_room_take_waves_and_none_take_for_ever() {
     assert!(seconds(one.clone()).is_finite() && seconds(half) > 1.8 * seconds(one));
     assert!(seconds(vec![vec![]]).is_infinite());
 }
+
+#[test]
+fn the_example_of_the_docs_is_solved_and_explained() {
+    let docs = include_str!("../../../docs/scheduler.md");
+    let begin = docs.find("```toml\n").unwrap() + 8;
+    let text = &docs[begin..begin + docs[begin..].find("```").unwrap()];
+    let catalog = Catalog::builtin();
+    let problem = ProblemFile::read("docs.toml", text).unwrap().problem("docs.toml", &catalog).unwrap();
+    let solution = least_makespan(&problem).unwrap();
+    let explanation = explain(&problem, &solution);
+    assert_eq!(solution.seconds[explanation.slowest], solution.makespan);
+    assert!(explanation.more.len() == 4 && explanation.more.iter().all(|more| more.makespan <= solution.makespan));
+    assert!(explanation.more.iter().any(|more| more.makespan < solution.makespan), "{explanation:?}");
+}
+
+#[test]
+fn problems_that_cannot_be_read_are_told() {
+    let told = |name: &str, text: &str| {
+        let read = ProblemFile::read(name, text);
+        read.and_then(|file| file.problem(name, &Catalog::builtin()).map(drop)).unwrap_err().to_string()
+    };
+    let model = |name: &str| {
+        format!(
+            "accelerators = {{ H100 = 8 }}\nmodels = [{{ model = '{name}', requests = 1, prompt = 1, answer = 1 }}]\n"
+        )
+    };
+    assert!(told("p.toml", &model("Qwen2.5-8B")).starts_with("p.toml: the catalog has no model"));
+    assert!(told("p.toml", &model("Qwen2.5-7B").replace("H100", "H101")).contains("H100"));
+    assert!(told("p.toml", &format!("{}tps = [0]", model("Qwen2.5-7B"))).contains("tps are numbers from 1 on"));
+    assert!(told("p.toml", &model("Qwen2.5-7B").replace("prompt = 1", "prompt = 0")).contains("one token at least"));
+    assert!(told("p.toml", "accelerators = {}\nmodels = []").contains("one of each at least"));
+    assert!(told("p.toml", "accelerator = 1").starts_with("p.toml: line 1: unknown field"));
+    assert!(told("p.json", "{").starts_with("p.json: EOF"));
+}

@@ -1,0 +1,111 @@
+//! How long the placement solver takes, and how good what it finds is.
+//!
+//! `cargo bench -p otela-sched --bench placement`, with `-- --json` for programs and `-- --check` to fail if a number is not
+//! reached. Each row is the best of a few turns. What is not proved to be the best has a second row: how far from it the
+//! placement may be at most. The baseline is a greedy placement: its makespan over ours.
+
+#[path = "../serving/report.rs"]
+mod report;
+
+use otela_sched::{
+    catalog::Catalog,
+    place::{Demand, Load, Options, Placement, Pool, Problem, Replicas, least_makespan, serve_seconds, taken},
+};
+use report::{Reach, Row, report};
+use std::{process::ExitCode, time::Instant};
+
+const TURNS: usize = 5;
+/// The model's number, requests, tokens of a prompt and of an answer: Autopoiesis' Tables 10 and 11.
+type Loads = [(usize, u64, f64, f64)];
+const HEAVY: &Loads = &[
+    (0, 64, 256.0, 2048.0),
+    (1, 64, 256.0, 1536.0),
+    (2, 64, 256.0, 3072.0),
+    (3, 384, 512.0, 8192.0),
+    (4, 256, 512.0, 6144.0),
+    (5, 128, 512.0, 5120.0),
+];
+const LIGHT: &Loads = &[
+    (0, 960, 256.0, 4096.0),
+    (1, 480, 256.0, 3072.0),
+    (2, 288, 256.0, 6144.0),
+    (3, 64, 256.0, 2048.0),
+    (4, 32, 256.0, 1536.0),
+    (5, 16, 256.0, 1280.0),
+];
+const MODELS: [&str; 6] = ["Qwen2.5-1.5B", "Qwen2.5-3B", "Qwen2.5-7B", "Qwen2.5-14B", "Qwen2.5-32B", "Qwen2.5-72B"];
+
+fn problem<'a>(catalog: &'a Catalog, loads: &Loads, pools: &[(&str, u32)]) -> Problem<'a> {
+    let demand = |(model, requests, prompt, answer): &(usize, u64, f64, f64)| Demand {
+        model: catalog.model(MODELS[*model]).expect("in the catalog"),
+        load: Load { requests: *requests, prompt: *prompt, answer: *answer },
+    };
+    let pool = |(name, count): &(&str, u32)| Pool {
+        accelerator: catalog.accelerator(name).expect("in the catalog"),
+        count: *count,
+    };
+    // As in the paper: over up to eight accelerators of any type.
+    let options = Options { divides: false, within_nodes: false, ..Options::default() };
+    Problem { demands: loads.iter().map(demand).collect(), pools: pools.iter().map(pool).collect(), options }
+}
+
+/// One smallest group for each model, the largest model first, then always one more for the slowest.
+fn greedy(problem: &Problem<'_>) -> f64 {
+    let mut placement: Placement = vec![Vec::new(); problem.demands.len()];
+    let seconds = |placement: &Placement| serve_seconds(problem, placement);
+    loop {
+        let now = seconds(&placement);
+        let used = taken(&placement, problem.pools.len());
+        let slowest = (0..now.len()).max_by(|one, other| now[*one].total_cmp(&now[*other])).expect("there are models");
+        let mut best: Option<(f64, Placement)> = None;
+        for (pool, of) in problem.pools.iter().enumerate() {
+            for tp in problem.options.tps.iter().filter(|tp| used[pool] + **tp <= of.count) {
+                let mut more = placement.clone();
+                more[slowest].push(Replicas { pool, tp: *tp, count: 1 });
+                let after = seconds(&more)[slowest];
+                let gain = if now[slowest].is_finite() { (now[slowest] - after) / f64::from(*tp) } else { 1.0 / after };
+                if gain > 0.0 && best.as_ref().is_none_or(|(most, _)| gain > *most) {
+                    best = Some((gain, more));
+                }
+            }
+        }
+        match best {
+            Some((_, more)) => placement = more,
+            None => return now.into_iter().fold(0.0, f64::max),
+        }
+    }
+}
+
+fn rows(what: &str, problem: &Problem<'_>, most_ms: f64, rows: &mut Vec<Row>) {
+    let mut best_ms = f64::INFINITY;
+    let mut found = None;
+    for _ in 0..TURNS {
+        let began = Instant::now();
+        found = Some(least_makespan(problem).expect("there is a placement"));
+        best_ms = best_ms.min(began.elapsed().as_secs_f64() * 1e3);
+    }
+    let found = found.expect("there are turns");
+    let mut row = |of: &str, value, unit, reach| rows.push(Row { what: format!("{what}: {of}"), value, unit, reach });
+    row("time", best_ms, "ms", Some(Reach::AtMost(most_ms)));
+    if found.bound < found.makespan {
+        row("above the bound", (found.makespan / found.bound - 1.0) * 100.0, "%", Some(Reach::AtMost(1.0)));
+    }
+    row("greedy takes", greedy(problem) / found.makespan, "times as long", None);
+}
+
+fn main() -> ExitCode {
+    let catalog = Catalog::builtin();
+    let mut all = Vec::new();
+    let swiss = [("A100-80GB", 24), ("GH200", 32)];
+    let four = [("A100-40GB", 20), ("A100-80GB", 20), ("H100", 8), ("H20", 16)];
+    let five = [("A100-40GB", 64), ("A100-80GB", 64), ("H100", 64), ("H20", 64), ("H200", 64)];
+    rows("24 A100 + 32 GH200, 6 models, heavy", &problem(&catalog, HEAVY, &swiss), 50.0, &mut all);
+    rows("24 A100 + 32 GH200, 6 models, light", &problem(&catalog, LIGHT, &swiss), 50.0, &mut all);
+    rows("64 of four types, 6 models, heavy", &problem(&catalog, HEAVY, &four), 300.0, &mut all);
+    rows("64 of four types, 6 models, light", &problem(&catalog, LIGHT, &four), 300.0, &mut all);
+    rows("five types x 64, 6 models", &problem(&catalog, HEAVY, &five), 5000.0, &mut all);
+    let many: Vec<_> = LIGHT.iter().chain(HEAVY).chain(LIGHT).chain(&HEAVY[..2]).copied().collect();
+    let larger = [("A100-80GB", 96), ("GH200", 128), ("H100", 32)];
+    rows("256 of three types, 20 models", &problem(&catalog, &many, &larger), 5000.0, &mut all);
+    report(&all)
+}

@@ -1,0 +1,74 @@
+//! `otela sched solve`: the placement with the least makespan.
+
+use super::{SchedError, simulate::text};
+use crate::{
+    cli::SolveArgs,
+    exit::CommandError,
+    look::{columns, print},
+};
+use otela_sched::{
+    catalog::Catalog,
+    place::{Explanation, Problem, ProblemFile, Solution, explain, least_makespan},
+};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+pub(super) fn run(args: &SolveArgs) -> Result<ExitCode, CommandError> {
+    let mut catalog = Catalog::builtin();
+    if let Some(path) = &args.catalog {
+        catalog.extend(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?;
+    }
+    let name = args.problem.display().to_string();
+    let file = ProblemFile::read(&name, &text(&args.problem)?).map_err(SchedError::from)?;
+    let problem = file.problem(&name, &catalog).map_err(SchedError::from)?;
+    let solution =
+        least_makespan(&problem).map_err(|source| SchedError::Infeasible { path: args.problem.clone(), source })?;
+    let explanation = explain(&problem, &solution);
+    print(args.json, &answer(&problem, &solution, &explanation), |_| tables(&problem, &solution, &explanation))
+}
+
+fn answer(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation) -> Value {
+    let name = |pool: usize| &problem.pools[pool].accelerator.name;
+    let models = problem.demands.iter().zip(&solution.placement).zip(&solution.seconds);
+    let models = models.map(|((demand, replicas), seconds)| {
+        let replicas = replicas.iter().map(|r| json!({"accelerator": name(r.pool), "tp": r.tp, "count": r.count}));
+        json!({"model": demand.model.name, "seconds": seconds, "replicas": replicas.collect::<Vec<_>>()})
+    });
+    let more = explanation.more.iter();
+    let more = more.map(|more| json!({"accelerator": name(more.pool), "count": more.count, "makespan": more.makespan}));
+    let unused = explanation.unused.iter().enumerate();
+    json!({
+        "makespan": solution.makespan,
+        "bound": solution.bound,
+        "models": models.collect::<Vec<_>>(),
+        "slowest": problem.demands[explanation.slowest].model.name,
+        "unused": unused.map(|(pool, count)| (name(pool).clone(), json!(count))).collect::<serde_json::Map<_, _>>(),
+        "more": more.collect::<Vec<_>>(),
+    })
+}
+
+fn tables(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation) -> String {
+    let name = |pool: usize| problem.pools[pool].accelerator.name.as_str();
+    let models = problem.demands.iter().zip(&solution.placement).zip(&solution.seconds);
+    let rows = models.map(|((demand, replicas), seconds)| {
+        let replicas = replicas.iter().map(|r| format!("{} x {} tp {}", r.count, name(r.pool), r.tp));
+        [demand.model.name.clone(), replicas.collect::<Vec<_>>().join(", "), format!("{seconds:.3} s")]
+    });
+    let mut text = columns(["MODEL", "REPLICAS", "TAKES"], rows);
+    let slowest = &problem.demands[explanation.slowest].model.name;
+    text += &format!("makespan {:.3} s, which {slowest} takes: ", solution.makespan);
+    text += &if solution.bound < solution.makespan {
+        let above = (solution.makespan / solution.bound - 1.0) * 100.0;
+        format!("no placement takes less than {:.3} s, {above:.2} % less\n", solution.bound)
+    } else {
+        "no placement takes less\n".to_owned()
+    };
+    for (pool, count) in explanation.unused.iter().enumerate().filter(|(_, count)| **count > 0) {
+        text += &format!("{count} {} would make nobody faster\n", name(pool));
+    }
+    for more in &explanation.more {
+        let less = (1.0 - more.makespan / solution.makespan) * 100.0;
+        text += &format!("{} {} more: {:.3} s, {less:.1} % less\n", more.count, name(more.pool), more.makespan);
+    }
+    text
+}
