@@ -1,7 +1,9 @@
 //! `otela engine`: the flags of the simulated engine.
 
 use clap::{ArgGroup, Args};
-use otela_sched::engine::{BreakOff, Capacity, EngineConfig, Failure, Faults, How, ModelConfig, Start, Timing};
+use otela_sched::engine::{
+    BreakOff, Capacity, EngineConfig, Failure, Faults, How, ModelConfig, Profile, Start, Timing,
+};
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -54,6 +56,10 @@ struct PaceArgs {
     /// Tokens in a KV block
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]
     block_size: u32,
+    /// Be as fast, and have as much room, as MODEL on ACCELERATOR, by the simulator: Llama-3.1-8B@H100, or over four
+    /// Llama-3.3-70B@4xH100. MODEL here need not be the one that is served
+    #[arg(long, value_name = "MODEL@ACCELERATOR", value_parser = Profile::named, conflicts_with_all = ["ttft", "itl", "prefill_rate"])]
+    profile: Option<Profile>,
     /// Time from admission to the first token
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "30ms")]
     ttft: Duration,
@@ -127,6 +133,7 @@ impl EngineArgs {
                 seed: self.seed,
             },
             timing: Timing { ttft: pace.ttft, itl: pace.itl, prefill_rate: pace.prefill_rate },
+            profile: pace.profile,
             capacity: Capacity {
                 max_num_seqs: pace.max_num_seqs,
                 num_gpu_blocks: pace.num_gpu_blocks,

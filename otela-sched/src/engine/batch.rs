@@ -2,34 +2,16 @@
 //!
 //! A sequence waits in FIFO order for a slot and for the blocks of its tokens, is prefilled, then gets a token
 //! every inter-token latency. When no block is free for the next token, the sequence admitted last is preempted: it
-//! loses its blocks, waits at the head of the queue, and its tokens are computed again. Prefix caching and the
-//! influence of the batch on its own speed are not modelled here.
+//! loses its blocks, waits at the head of the queue, and its tokens are computed again. How long things take,
+//! and whether a fuller batch is slower, is for the pace to say. Prefix caching is not modelled here.
 //!
 //! Invariants: free blocks and the blocks held add up to the total; a sequence that may be submitted fits alone.
 
+use super::pace::{Busy, Pace};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
-
-/// How fast the model computes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Timing {
-    /// From admission to the first token, besides the prefill rate.
-    pub ttft: Duration,
-    /// Between two tokens of one sequence.
-    pub itl: Duration,
-    /// Prompt tokens per second; `None` means that prompts of any length take `ttft`.
-    pub prefill_rate: Option<f64>,
-}
-
-impl Timing {
-    /// How long it takes to compute this many tokens at once and give the next one.
-    fn prefill(&self, tokens: u32) -> Duration {
-        let by_rate = self.prefill_rate.map_or(0.0, |rate| f64::from(tokens) / rate);
-        self.ttft + Duration::try_from_secs_f64(by_rate).unwrap_or(Duration::MAX / 4)
-    }
-}
 
 /// What the engine has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,27 +86,30 @@ struct Seq {
 #[derive(Debug)]
 pub(crate) struct Batch {
     room: Room,
-    timing: Timing,
+    pace: Pace,
     seqs: BTreeMap<SeqId, Seq>,
     waiting: VecDeque<SeqId>,
     /// In order of admission.
     running: Vec<SeqId>,
     due: BTreeSet<(Duration, SeqId)>,
     free: u32,
+    /// What is running.
+    busy: Busy,
     next: u64,
     events: Vec<Event>,
 }
 
 impl Batch {
-    pub(crate) fn new(room: Room, timing: Timing) -> Self {
+    pub(crate) fn new(room: Room, pace: Pace) -> Self {
         Self {
             room,
-            timing,
+            pace,
             seqs: BTreeMap::new(),
             waiting: VecDeque::new(),
             running: Vec::new(),
             due: BTreeSet::new(),
             free: room.blocks,
+            busy: Busy::default(),
             next: 0,
             events: Vec::new(),
         }
@@ -197,9 +182,11 @@ impl Batch {
                 return;
             }
             self.waiting.pop_front();
+            let due = now + self.pace.prefill(tokens, self.busy);
             self.running.push(id);
             self.free -= blocks;
-            let due = now + self.timing.prefill(tokens);
+            self.busy.sequences += 1;
+            self.busy.tokens += u64::from(tokens);
             if let Some(seq) = self.seqs.get_mut(&id) {
                 seq.blocks = blocks;
             }
@@ -213,6 +200,7 @@ impl Batch {
         let Some(seq) = self.seqs.get_mut(&id) else { return };
         seq.due = None;
         seq.produced += 1;
+        self.busy.tokens += 1;
         let (produced, done) = (seq.produced, seq.produced >= seq.output);
         let wanted = self.room.blocks_for(seq.prompt + seq.produced);
         let grows = wanted > seq.blocks;
@@ -227,7 +215,7 @@ impl Batch {
         if grows && !self.grow(at, id) {
             return;
         }
-        self.schedule(id, at + self.timing.itl);
+        self.schedule(id, at + self.pace.next_token(self.busy));
     }
 
     /// Gives a running sequence one more block, at the cost of the one admitted last. Returns whether it still runs.
@@ -259,6 +247,10 @@ impl Batch {
     /// Takes slot, blocks and timer from a sequence.
     fn release(&mut self, id: SeqId) {
         let Some(seq) = self.seqs.get_mut(&id) else { return };
+        if seq.blocks > 0 {
+            self.busy.sequences -= 1;
+            self.busy.tokens -= u64::from(seq.prompt + seq.produced);
+        }
         self.free += std::mem::take(&mut seq.blocks);
         if let Some(due) = seq.due.take() {
             self.due.remove(&(due, id));

@@ -1,8 +1,9 @@
 //! What a simulated engine is told at start, and whether it makes sense.
 
 use super::{
-    batch::{Room, Timing},
+    batch::Room,
     faults::Faults,
+    pace::{Pace, Profile, Timing},
 };
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -21,8 +22,10 @@ pub struct EngineConfig {
     pub listen: SocketAddr,
     /// What it says it serves.
     pub model: ModelConfig,
-    /// How fast it computes.
+    /// How fast it computes, unless it has a profile.
     pub timing: Timing,
+    /// The model and the accelerators whose speed and room it has, by the cost model.
+    pub profile: Option<Profile>,
     /// What it has room for.
     pub capacity: Capacity,
     /// When it starts to answer.
@@ -121,6 +124,7 @@ impl EngineConfig {
                 seed: 0,
             },
             timing: Timing { ttft: Duration::from_millis(30), itl: Duration::from_millis(8), prefill_rate: None },
+            profile: None,
             capacity: Capacity { max_num_seqs: 256, num_gpu_blocks: None, block_size: 16 },
             start: Start::default(),
             idle_timeout: Duration::from_secs(5),
@@ -170,11 +174,20 @@ impl EngineConfig {
         }
     }
 
+    pub(crate) fn pace(&self) -> Pace {
+        self.profile.clone().map_or(Pace::Told(self.timing), |profile| Pace::Profile(Box::new(profile)))
+    }
+
     pub(crate) fn room(&self) -> Room {
         let full = self.model.max_model_len.div_ceil(self.capacity.block_size);
+        let usual = match &self.profile {
+            // A full sequence fits in any case, as it does in what a real engine lets start.
+            Some(profile) => (profile.kv_tokens / self.capacity.block_size).max(full),
+            None => full.saturating_mul(FULL_SEQUENCES),
+        };
         Room {
             slots: self.capacity.max_num_seqs as usize,
-            blocks: self.capacity.num_gpu_blocks.unwrap_or(full.saturating_mul(FULL_SEQUENCES)),
+            blocks: self.capacity.num_gpu_blocks.unwrap_or(usual),
             block_tokens: self.capacity.block_size,
             queue: QUEUE_MAX,
         }

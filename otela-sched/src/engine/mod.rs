@@ -11,13 +11,14 @@ mod config;
 mod connection;
 mod faults;
 mod metrics;
+mod pace;
 mod prose;
 mod runner;
 mod tokens;
 
-pub use batch::Timing;
 pub use config::{Capacity, ConfigError, EngineConfig, ModelConfig, Start};
 pub use faults::{BreakOff, Failure, Faults, How};
+pub use pace::{Profile, ProfileError, Timing};
 
 use batch::Batch;
 use metrics::Meters;
@@ -118,7 +119,7 @@ pub async fn serve(config: EngineConfig, tasks: &Tasks) -> Result<Serving, Engin
 
     let room = config.room();
     let meters = Arc::new(Meters::new(&config.names()[0], room.block_tokens, room.blocks));
-    let runner = Arc::new(Runner::new(Batch::new(room, config.timing), Arc::clone(&meters)));
+    let runner = Arc::new(Runner::new(Batch::new(room, config.pace()), Arc::clone(&meters)));
     tracing::info!(%address, models = config.names().join(","), "simulated engine listens: no model is loaded");
     let sim = Arc::new(Sim { config, runner, meters, crash: CancellationToken::new(), ready, created: unix_seconds() });
     let (sender, outcome) = oneshot::channel();

@@ -4,7 +4,7 @@
 //! (compute and memory). So it switches at most once, and the sum over all steps is two sums of arithmetic series.
 
 /// `at_0 + slope * k`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Affine {
     pub(super) at_0: f64,
     pub(super) slope: f64,

@@ -10,7 +10,7 @@ use super::variant::Variant;
 pub(super) const ACTIVATION_BYTES: f64 = 2.0;
 
 /// What an accelerator can do, in FLOP/s and bytes/s, as far as an operator gets it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Rates {
     pub(super) flops: f64,
     pub(super) bytes: f64,
@@ -24,7 +24,7 @@ impl Rates {
 }
 
 /// Equal matrices of one layer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Linear {
     /// How many of this size follow each other.
     times: f64,
@@ -43,7 +43,7 @@ impl Linear {
 }
 
 /// Sizes of a variant's operators, per accelerator.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Operators {
     pub(super) layers: f64,
     pub(super) hidden: f64,
@@ -63,7 +63,7 @@ pub(super) struct Operators {
     experts: Option<Experts>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Experts {
     count: f64,
     active: f64,

@@ -73,7 +73,7 @@ impl Step {
 }
 
 /// Times of a variant's steps.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepCosts {
     operators: Operators,
     factors: Factors,

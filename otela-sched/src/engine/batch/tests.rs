@@ -1,4 +1,5 @@
 use super::*;
+use crate::engine::pace::Timing;
 
 const MS: Duration = Duration::from_millis(1);
 const TIMING: Timing = Timing { ttft: Duration::from_millis(30), itl: Duration::from_millis(8), prefill_rate: None };
@@ -29,7 +30,7 @@ fn checked(batch: &Batch) {
 
 #[test]
 fn the_first_token_comes_after_ttft_and_the_rest_every_itl() {
-    let mut batch = Batch::new(ROOM, TIMING);
+    let mut batch = Batch::new(ROOM, Pace::Told(TIMING));
     let id = batch.submit(MS * 5, 3, 3).unwrap();
     assert_eq!(batch.next_due(), Some(MS * 35));
     let events = batch.advance(MS * 100);
@@ -41,14 +42,14 @@ fn the_first_token_comes_after_ttft_and_the_rest_every_itl() {
 
 #[test]
 fn a_prefill_rate_makes_long_prompts_slow() {
-    let mut batch = Batch::new(ROOM, Timing { prefill_rate: Some(1000.0), ..TIMING });
+    let mut batch = Batch::new(ROOM, Pace::Told(Timing { prefill_rate: Some(1000.0), ..TIMING }));
     batch.submit(Duration::ZERO, 20, 1).unwrap();
     assert_eq!(batch.next_due(), Some(MS * 50));
 }
 
 #[test]
 fn sequences_wait_in_order_for_a_slot_and_a_full_queue_refuses() {
-    let mut batch = Batch::new(ROOM, TIMING);
+    let mut batch = Batch::new(ROOM, Pace::Told(TIMING));
     let ids: Vec<_> = (0..5).map(|_| batch.submit(Duration::ZERO, 1, 2).unwrap()).collect();
     assert_eq!(batch.load(), Load { running: 2, waiting: 3, blocks_used: 2, blocks: 8 });
     assert_eq!(batch.submit(Duration::ZERO, 1, 2), Err(Refused::QueueFull));
@@ -60,7 +61,7 @@ fn sequences_wait_in_order_for_a_slot_and_a_full_queue_refuses() {
 
 #[test]
 fn a_sequence_without_blocks_waits_although_a_slot_is_free() {
-    let mut batch = Batch::new(ROOM, TIMING);
+    let mut batch = Batch::new(ROOM, Pace::Told(TIMING));
     let large = batch.submit(Duration::ZERO, 28, 1).unwrap();
     let next = batch.submit(Duration::ZERO, 8, 1).unwrap();
     assert_eq!(batch.load(), Load { running: 1, waiting: 1, blocks_used: 7, blocks: 8 });
@@ -71,7 +72,7 @@ fn a_sequence_without_blocks_waits_although_a_slot_is_free() {
 
 #[test]
 fn what_never_fits_is_refused_at_once() {
-    let mut batch = Batch::new(ROOM, TIMING);
+    let mut batch = Batch::new(ROOM, Pace::Told(TIMING));
     assert_eq!(batch.submit(Duration::ZERO, 30, 3), Err(Refused::TooLong));
     assert_eq!(batch.submit(Duration::ZERO, u32::MAX, 3), Err(Refused::TooLong));
     assert!(batch.submit(Duration::ZERO, 30, 2).is_ok());
@@ -80,7 +81,7 @@ fn what_never_fits_is_refused_at_once() {
 #[test]
 fn removal_frees_a_waiting_a_prefilled_and_a_decoding_sequence() {
     for wait in [Duration::ZERO, MS * 10, MS * 50] {
-        let mut batch = Batch::new(Room { slots: 1, ..ROOM }, TIMING);
+        let mut batch = Batch::new(Room { slots: 1, ..ROOM }, Pace::Told(TIMING));
         let first = batch.submit(Duration::ZERO, 4, 9).unwrap();
         let second = batch.submit(Duration::ZERO, 4, 9).unwrap();
         batch.advance(wait);
@@ -95,7 +96,7 @@ fn removal_frees_a_waiting_a_prefilled_and_a_decoding_sequence() {
 
 #[test]
 fn without_a_free_block_the_last_one_in_is_preempted_and_computed_again() {
-    let mut batch = Batch::new(Room { blocks: 4, ..ROOM }, TIMING);
+    let mut batch = Batch::new(Room { blocks: 4, ..ROOM }, Pace::Told(TIMING));
     let first = batch.submit(Duration::ZERO, 8, 8).unwrap();
     let last = batch.submit(Duration::ZERO, 7, 4).unwrap();
     // 2 + 2 blocks are held. The first token of `first` wants a third one: `last` has to go.
@@ -120,7 +121,7 @@ fn whatever_comes_the_books_balance_and_everyone_finishes_once() {
         draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (draw >> 33) % below
     };
-    let mut batch = Batch::new(Room { slots: 5, blocks: 12, block_tokens: 4, queue: 1000 }, TIMING);
+    let mut batch = Batch::new(Room { slots: 5, blocks: 12, block_tokens: 4, queue: 1000 }, Pace::Told(TIMING));
     let (mut now, mut open, mut preempted) = (Duration::ZERO, BTreeMap::new(), 0);
     for step in 0..6000 {
         let last = step >= 5000;
@@ -156,4 +157,25 @@ fn whatever_comes_the_books_balance_and_everyone_finishes_once() {
     }
     assert!(open.is_empty() && preempted > 10, "{preempted}");
     assert_eq!(batch.load(), Load { blocks: 12, ..Load::default() });
+}
+
+#[test]
+fn with_a_profile_a_fuller_batch_is_slower_and_its_books_balance() {
+    let pace = || Pace::Profile(Box::new(crate::engine::Profile::named("Llama-3.1-8B@H100").unwrap()));
+    let room = Room { slots: 64, blocks: 100_000, block_tokens: 16, queue: 100 };
+    let took = |sequences: u32| {
+        let mut batch = Batch::new(room, pace());
+        for _ in 0..sequences {
+            batch.submit(Duration::ZERO, 500, 100).unwrap();
+        }
+        let mut last = Duration::ZERO;
+        while let Some(due) = batch.next_due() {
+            last = due;
+            batch.advance(due);
+        }
+        assert_eq!(batch.busy, Busy::default());
+        last.as_secs_f64()
+    };
+    let (one, many) = (took(1), took(64));
+    assert!(many > 1.2 * one && many < 20.0 * one, "{one} {many}");
 }
