@@ -9,3 +9,4 @@ pub mod engine;
 pub mod place;
 pub mod scenario;
 pub mod sim;
+mod text;

@@ -1,7 +1,7 @@
 //! Fitted factors as a file: the one that comes with the program, or a user's own.
 
 use super::Errors;
-use crate::{catalog::Accelerator, sim::Factors};
+use crate::{catalog::Accelerator, sim::Factors, text::from_toml};
 use serde::{Deserialize, Serialize};
 
 /// What a written file begins with.
@@ -96,10 +96,7 @@ impl Table {
     /// Reads `text` of the file called `file`.
     pub fn read(file: &str, text: &str) -> Result<Self, TableError> {
         let wrong = |what: String| TableError { file: file.to_owned(), what };
-        let table: Self = toml::from_str(text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join(" ")))
-        })?;
+        let table: Self = from_toml(text).map_err(wrong)?;
         for fitted in &table.fitted {
             let f = fitted.factors;
             let ratios = [f.compute_ratio, f.bandwidth_ratio, f.attention_ratio, f.link_ratio];

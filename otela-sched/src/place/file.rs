@@ -1,7 +1,7 @@
 //! The file of a problem, TOML or JSON.
 
 use super::problem::{Demand, Load, Options, Pool, Problem};
-use crate::catalog::Catalog;
+use crate::{catalog::Catalog, text::from_toml};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -73,10 +73,7 @@ impl ProblemFile {
         let problem: Self = if is_json {
             serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?
         } else {
-            toml::from_str(text).map_err(|error: toml::de::Error| {
-                let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-                wrong(format!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join(" ")))
-            })?
+            from_toml(text).map_err(wrong)?
         };
         if problem.models.is_empty() || problem.accelerators.is_empty() {
             return Err(wrong("models and accelerators are needed, one of each at least".to_owned()));

@@ -1,6 +1,9 @@
 //! The file of a scenario.
 
-use crate::sim::serving::{Batching, Slo, Workload};
+use crate::{
+    sim::serving::{Batching, Slo, Workload},
+    text::from_toml,
+};
 use serde::Deserialize;
 
 /// What is to be simulated.
@@ -188,10 +191,7 @@ impl Scenario {
     /// [`ScenarioError`] with the line.
     pub fn read(file: &str, text: &str) -> Result<Self, ScenarioError> {
         let wrong = |what: String| ScenarioError { file: file.to_owned(), what };
-        let scenario: Self = toml::from_str(text).map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            wrong(format!("line {line}: {}", error.message().lines().collect::<Vec<_>>().join(" ")))
-        })?;
+        let scenario: Self = from_toml(text).map_err(wrong)?;
         if !(scenario.seconds > 0.0 && scenario.seconds.is_finite()) {
             return Err(wrong(format!("seconds cannot be {}: say for how long requests come", scenario.seconds)));
         }

@@ -4,7 +4,7 @@
 use otela_sched::{
     calibrate::{Errors, Evidence, Measurement, Recording, Table, Timeline, errors, predict, sort, speeds},
     catalog::Catalog,
-    sim::Variant,
+    sim::{Factors, Variant},
 };
 use std::{
     fs,
@@ -39,39 +39,38 @@ fn lab_measurements_of_models_that_were_not_fitted_on_are_foretold() {
     assert!(speeds.count >= 30 && speeds.median_ratio <= 0.03, "{speeds:?}");
 }
 
-#[test]
-fn lab_measurements_of_recorded_runs_are_foretold() {
-    let catalog = Catalog::builtin();
-    let table = Table::builtin();
+/// Holds something against each recorded run: its name, what it was on, and the factors of that.
+fn each_run(hold: impl Fn(&str, &Recording, Variant<'_>, Factors)) {
+    let (catalog, table) = (Catalog::builtin(), Table::builtin());
     for (run, accelerator) in [("RTX4090_Llama-3.1-8B", "RTX4090"), ("RTXPRO6000_Llama-3.1-8B", "RTXPRO6000")] {
         let read = |name: &str| measurements(&format!("vllm_runs/{run}/{name}"));
         let (meta, requests) = (read("meta.json"), read("requests.jsonl"));
-        let recording = Recording::read(("meta.json", &meta), ("requests.jsonl", &requests)).unwrap();
-        let accelerator = catalog.accelerator(accelerator).unwrap();
-        let variant = Variant::new(catalog.model(&recording.model).unwrap(), accelerator, recording.tp).unwrap();
-        // Those with odd numbers were not fitted on.
-        let timeline = Timeline::new(variant, &recording, |i| i % 2 == 1);
+        let recording = Recording::read(("meta.json", &meta), ("requests.jsonl", &requests)).expect("a run");
+        let accelerator = catalog.accelerator(accelerator).expect("in the catalog");
+        let model = catalog.model(&recording.model).expect("in the catalog");
+        let variant = Variant::new(model, accelerator, recording.tp).expect("tp is not 0");
         let fitted = table.get(&accelerator.name, &recording.engine, &recording.version).expect("it was fitted");
-        let logs = timeline.log_errors(&fitted.factors);
-        let errors = Errors::of(logs.into_iter().map(|error| (error.exp(), 1.0))).expect("there are some");
-        println!("{run}: {errors:?}");
-        // On the smaller card many requests were put back in between, which the recording does not say.
-        assert!(errors.count > 100 && errors.median_ratio <= 0.03 && errors.mean_ratio <= 0.075, "{run}: {errors:?}");
+        hold(run, &recording, variant, fitted.factors);
     }
 }
 
 #[test]
+fn lab_measurements_of_recorded_runs_are_foretold() {
+    each_run(|run, recording, variant, factors| {
+        // Those with odd numbers were not fitted on.
+        let timeline = Timeline::new(variant, recording, |i| i % 2 == 1);
+        let logs = timeline.log_errors(&factors);
+        let errors = Errors::of(logs.into_iter().map(|error| (error.exp(), 1.0))).expect("there are some");
+        println!("{run}: {errors:?}");
+        // On the smaller card many requests were put back in between, which the recording does not say.
+        assert!(errors.count > 100 && errors.median_ratio <= 0.03 && errors.mean_ratio <= 0.075, "{run}: {errors:?}");
+    });
+}
+
+#[test]
 fn lab_measurements_of_recorded_runs_are_served_alike() {
-    let catalog = Catalog::builtin();
-    for (run, accelerator) in [("RTX4090_Llama-3.1-8B", "RTX4090"), ("RTXPRO6000_Llama-3.1-8B", "RTXPRO6000")] {
-        let read = |name: &str| measurements(&format!("vllm_runs/{run}/{name}"));
-        let (meta, requests) = (read("meta.json"), read("requests.jsonl"));
-        let recording = Recording::read(("meta.json", &meta), ("requests.jsonl", &requests)).unwrap();
-        let accelerator = catalog.accelerator(accelerator).unwrap();
-        let variant = Variant::new(catalog.model(&recording.model).unwrap(), accelerator, recording.tp).unwrap();
-        let fitted = Table::builtin();
-        let fitted = fitted.get(&accelerator.name, &recording.engine, &recording.version).expect("it was fitted");
-        let summary = recording.replay(&variant, fitted.factors).expect("it fits").summary(None);
+    each_run(|run, recording, variant, factors| {
+        let summary = recording.replay(&variant, factors).expect("it fits").summary(None);
         let measured = recording.means();
         for (what, found, is) in [
             ("TTFT", summary.ttft.mean, measured.ttft_seconds),
@@ -82,5 +81,5 @@ fn lab_measurements_of_recorded_runs_are_served_alike() {
             println!("{run}: mean {what} {found:.4} s, measured {is:.4} s: {:+.1} %", off * 100.0);
             assert!(off.abs() <= 0.10, "{run}: mean {what} {found} s, measured {is} s");
         }
-    }
+    });
 }
