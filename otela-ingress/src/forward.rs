@@ -3,6 +3,7 @@
 use crate::{
     account::Account,
     answer::{self, Answer},
+    aside::Aside,
     attempt::{self, Begun},
     balance::{Balancers, InFlight},
     budget::Budget,
@@ -43,6 +44,8 @@ pub(crate) struct App {
     pub(crate) closing: CancellationToken,
     /// Room for request bodies, in KiB.
     pub(crate) body_room: Arc<tokio::sync::Semaphore>,
+    /// Where large bodies are worked on.
+    pub(crate) aside: Aside,
     /// Makes callers' names into numbers that say nothing outside of this process.
     pub(crate) callers: std::hash::RandomState,
 }

@@ -7,6 +7,7 @@
 mod account;
 mod answer;
 mod api;
+mod aside;
 mod attempt;
 mod balance;
 mod budget;

@@ -2,6 +2,7 @@
 
 use crate::{
     api,
+    aside::Aside,
     balance::Balancers,
     budget::Budget,
     candidate::Candidates,
@@ -125,6 +126,7 @@ impl Ingress {
             tasks: tasks.clone(),
             closing: closing.clone(),
             body_room: Arc::new(Semaphore::new(room_kib)),
+            aside: Aside::default(),
             callers: RandomState::new(),
         });
         tasks.spawn(call_on_news(Arc::clone(&app)));

@@ -41,6 +41,9 @@ impl fmt::Display for MeshName {
     }
 }
 
+/// No peer's id is longer, in any of its forms.
+const PEER_ID_CHARS_MAX: usize = 128;
+
 /// Why a text is not a peer's id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a peer's id: one looks like 12D3KooW… and is what `otela key FILE` prints")]
@@ -51,6 +54,10 @@ pub struct InvalidPeerId;
 /// # Errors
 /// [`InvalidPeerId`].
 pub fn peer_id(text: &str) -> Result<PeerId, InvalidPeerId> {
+    // Reading base58 takes time by the square of its length; anybody may have written this.
+    if text.len() > PEER_ID_CHARS_MAX {
+        return Err(InvalidPeerId);
+    }
     text.parse().map_err(|_| InvalidPeerId)
 }
 
@@ -115,6 +122,15 @@ mod tests {
         for bad in ["", "-a", "a-", "Lab", "a/b", &"x".repeat(64)] {
             assert!(bad.parse::<MeshName>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_longer_than_any_id_is_not_read_at_all() {
+        let id = PeerId::random();
+        assert_eq!(peer_id(&id.to_string()), Ok(id));
+        // To read it would take minutes.
+        assert_eq!(peer_id(&"z".repeat(1_000_000)), Err(InvalidPeerId));
+        assert!("z".repeat(1_000_000).parse::<crate::provider::ProviderId>().is_err());
     }
 
     #[test]

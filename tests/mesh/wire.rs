@@ -332,13 +332,16 @@ async fn p26_requests_that_can_be_read_in_two_ways_reach_no_engine_as_two(way: W
         assert!(text.starts_with("HTTP/1.1 400"), "{framing:?}: {text}");
         assert_eq!(text.matches("HTTP/1.1").count(), 1, "it is closed: {framing:?}: {text}");
     }
-    for hosts in ["", "host: a\r\nhost: b\r\n", "host: a\r\nhost: a\r\n"] {
+    for hosts in ["", "host: a\r\nhost: b\r\n", "host: a\r\nhost: a\r\n", "host: a b/\r\n", "host: u@a\r\n"] {
         let length = small.len();
         let request =
             format!("POST {CHAT} HTTP/1.1\r\n{hosts}content-length: {length}\r\nconnection: close\r\n\r\n{small}");
         let text = read_to_end(&mut raw(mesh.http, request.as_bytes()).await).await.0;
         assert!(text.starts_with("HTTP/1.1 400") && text.contains("one Host header"), "{hosts:?}: {text}");
     }
+    let text = ask("Transfer-Encoding: gzip, chunked", &chunked).await;
+    assert!(text.starts_with("HTTP/1.1 501") && text.contains("transfer codings"), "{text}");
+    assert_eq!(text.matches("HTTP/1.1").count(), 1, "it is closed: {text}");
     assert_eq!(log.events("request").len(), 0, "no engine saw any of them");
     // Lengths that are told twice, of which one does not count: what passes is framed anew, and nothing comes after it.
     for framing in [

@@ -45,7 +45,7 @@ pub(super) async fn read(
     for coding in codings.into_iter().rev() {
         // It may become as large as it is allowed to, for the moment of decoding.
         let _extra = reserve(app, limit.min(bytes.len().saturating_mul(DECODED_RATIO_MAX))).await?;
-        bytes = decode(coding, &bytes, limit).await?;
+        bytes = app.aside.run(move || decode(coding, &bytes, limit)).await?;
         grow(app, &mut room, bytes.len()).await?;
     }
     let spare = room.num_permits().saturating_sub(kib(bytes.len()));

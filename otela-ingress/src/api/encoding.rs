@@ -4,7 +4,11 @@ use super::{body::too_large, error::ApiError};
 use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
+use futures::executor::block_on;
 use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// No compressor writes more members than this into one body, and each costs us something, also an empty one.
+const MEMBERS_MAX: usize = 10_000;
 
 /// A content coding (RFC 9110 section 8.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,39 +47,70 @@ pub(super) fn codings(headers: &HeaderMap) -> Result<Vec<Coding>, ApiError> {
     Ok(codings)
 }
 
-pub(super) async fn decode(coding: Coding, bytes: &Bytes, limit: usize) -> Result<Bytes, ApiError> {
-    let encoded = &bytes[..];
+impl Coding {
+    /// Whether several encoded texts may follow each other, and are one.
+    fn has_members(self) -> bool {
+        matches!(self, Self::Gzip | Self::Zstd)
+    }
+}
+
+/// Undoes a coding. It takes as long as it takes: up to a second for what decodes to the limit.
+pub(super) fn decode(coding: Coding, bytes: &[u8], limit: usize) -> Result<Bytes, ApiError> {
+    let mut decoded = Vec::new();
+    let mut rest = bytes;
+    for _ in 0..MEMBERS_MAX {
+        // All of it is there, so none of these ever waits.
+        rest = block_on(member(coding, rest, &mut decoded, limit))?;
+        if rest.is_empty() {
+            return Ok(decoded.into());
+        }
+        if !coding.has_members() {
+            return Err(corrupt());
+        }
+    }
+    let message = format!("The request's body has more than {MEMBERS_MAX} encoded members.");
+    Err(ApiError::bad_request("invalid_encoding", message))
+}
+
+/// Decodes the first member, and gives back what is behind it.
+async fn member<'a>(
+    coding: Coding,
+    encoded: &'a [u8],
+    decoded: &mut Vec<u8>,
+    limit: usize,
+) -> Result<&'a [u8], ApiError> {
+    macro_rules! undo {
+        ($decoder:expr) => {{
+            let mut decoder = $decoder;
+            inflate(&mut decoder, decoded, limit).await?;
+            Ok(decoder.into_inner())
+        }};
+    }
     match coding {
-        Coding::Gzip => {
-            let mut decoder = GzipDecoder::new(encoded);
-            decoder.multiple_members(true);
-            inflate(decoder, limit).await
-        }
-        Coding::Deflate => inflate(ZlibDecoder::new(encoded), limit).await,
-        Coding::Zstd => {
-            let mut decoder = ZstdDecoder::new(encoded);
-            decoder.multiple_members(true);
-            inflate(decoder, limit).await
-        }
-        Coding::Brotli => inflate(BrotliDecoder::new(encoded), limit).await,
+        Coding::Gzip => undo!(GzipDecoder::new(encoded)),
+        Coding::Deflate => undo!(ZlibDecoder::new(encoded)),
+        Coding::Zstd => undo!(ZstdDecoder::new(encoded)),
+        Coding::Brotli => undo!(BrotliDecoder::new(encoded)),
     }
 }
 
 /// Reads no further than one byte beyond the limit, however much there would be.
-async fn inflate(decoder: impl AsyncRead + Unpin, limit: usize) -> Result<Bytes, ApiError> {
-    let mut bytes = Vec::new();
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    decoder.take(most).read_to_end(&mut bytes).await.map_err(|_| {
-        let message = "The request's body cannot be decoded as its Content-Encoding says.";
-        ApiError::bad_request("invalid_encoding", message)
-    })?;
-    if bytes.len() > limit { Err(too_large(limit)) } else { Ok(bytes.into()) }
+async fn inflate(decoder: impl AsyncRead + Unpin, decoded: &mut Vec<u8>, limit: usize) -> Result<(), ApiError> {
+    let most = (limit - decoded.len()).saturating_add(1);
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    decoder.take(most).read_to_end(decoded).await.map_err(|_| corrupt())?;
+    if decoded.len() > limit { Err(too_large(limit)) } else { Ok(()) }
+}
+
+fn corrupt() -> ApiError {
+    let message = "The request's body cannot be decoded as its Content-Encoding says.";
+    ApiError::bad_request("invalid_encoding", message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use async_compression::tokio::bufread::{GzipEncoder, ZstdEncoder};
+    use async_compression::tokio::bufread::{BrotliEncoder, GzipEncoder, ZlibEncoder, ZstdEncoder};
     use axum::http::HeaderValue;
 
     async fn encode(encoder: impl AsyncRead + Unpin) -> Bytes {
@@ -90,8 +125,8 @@ mod tests {
         let plain = Bytes::from_static(b"{\"model\":\"m\"}");
         let gzip = encode(GzipEncoder::new(&plain[..])).await;
         let both = encode(ZstdEncoder::new(&gzip[..])).await;
-        let undone = decode(Coding::Zstd, &both, 1_000).await.unwrap();
-        assert_eq!(decode(Coding::Gzip, &undone, 1_000).await.unwrap(), plain);
+        let undone = decode(Coding::Zstd, &both, 1_000).unwrap();
+        assert_eq!(decode(Coding::Gzip, &undone, 1_000).unwrap(), plain);
     }
 
     #[tokio::test]
@@ -102,10 +137,33 @@ mod tests {
             (Coding::Zstd, [encode(ZstdEncoder::new(&a[..])).await, encode(ZstdEncoder::new(&b[..])).await]),
         ] {
             let both = parts.concat();
-            assert_eq!(decode(coding, &both.clone().into(), 1_000).await.unwrap(), "{\"model\":\"m\"}");
+            assert_eq!(decode(coding, &both, 1_000).unwrap(), "{\"model\":\"m\"}");
             let garbage = [&both[..], b"garbage"].concat();
-            assert!(decode(coding, &garbage.into(), 1_000).await.is_err());
+            assert!(decode(coding, &garbage, 1_000).is_err());
         }
+    }
+
+    #[tokio::test]
+    async fn p06_of_codings_without_members_nothing_is_left_behind_the_end() {
+        let text = Bytes::from_static(b"{\"model\":\"m\"}");
+        for (coding, once) in [
+            (Coding::Deflate, encode(ZlibEncoder::new(&text[..])).await),
+            (Coding::Brotli, encode(BrotliEncoder::new(&text[..])).await),
+        ] {
+            assert_eq!(decode(coding, &once, 1_000).unwrap(), text);
+            for behind in [&b"garbage"[..], &once[..], b"\0"] {
+                assert!(decode(coding, &[&once[..], behind].concat(), 1_000).is_err(), "{coding:?} {behind:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn p06_members_without_anything_in_them_are_counted() {
+        let empty = encode(GzipEncoder::new(&b""[..])).await;
+        let many = |count: usize| empty.repeat(count);
+        assert_eq!(decode(Coding::Gzip, &many(MEMBERS_MAX), 1_000).unwrap(), "");
+        let error = decode(Coding::Gzip, &many(MEMBERS_MAX + 1), 1_000).unwrap_err();
+        assert!(format!("{error:?}").contains("encoded members"));
     }
 
     #[tokio::test]
@@ -113,10 +171,10 @@ mod tests {
         let zeros = vec![0; 4 << 20];
         let bomb = encode(ZstdEncoder::new(&zeros[..])).await;
         assert!(bomb.len() < 10_000);
-        let error = decode(Coding::Zstd, &bomb, 1 << 20).await.unwrap_err();
+        let error = decode(Coding::Zstd, &bomb, 1 << 20).unwrap_err();
         assert!(format!("{error:?}").contains("413"));
         let cut = bomb.slice(..bomb.len() / 2);
-        let error = decode(Coding::Zstd, &cut, 8 << 20).await.unwrap_err();
+        let error = decode(Coding::Zstd, &cut, 8 << 20).unwrap_err();
         assert!(format!("{error:?}").contains("400"));
     }
 

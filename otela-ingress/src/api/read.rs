@@ -16,7 +16,7 @@ use crate::{
 };
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderValue, Version, header, request},
+    http::{HeaderMap, HeaderValue, StatusCode, Version, header, request, uri::Authority},
 };
 use bytes::Bytes;
 use otela_proto::engine_path;
@@ -27,6 +27,9 @@ const REQUIRE: &str = "x-otela-require";
 const POLICY: &str = "x-otela-policy";
 const RESUME: &str = "x-otela-resume";
 
+/// Bodies beyond this take milliseconds to scan.
+const SCANNED_ASIDE: usize = 1024 * 1024;
+
 /// The request, ready to be routed.
 pub(super) async fn read(
     app: &App,
@@ -36,12 +39,12 @@ pub(super) async fn read(
 ) -> Result<Inference, ApiError> {
     let (head, body) = request.into_parts();
     let settings = app.settings.load_full();
-    check_host(&head)?;
+    check_framing(&head)?;
     let target = Target::of(&head.uri, &head.method, &head.headers)?;
     check_path(app, &target, &head)?;
     let wishes = wishes(&head.headers)?;
     let (bytes, room) = body::read(app, &settings, &head.headers, body).await?;
-    let found = understand(&target, &head.headers, &bytes).await?;
+    let found = understand(app, &target, &head.headers, &bytes).await?;
     let wanted = wanted(&target, found.model.clone())?;
     let model = settings.of(wanted.name()).clone();
     let policy = policy(&head.headers, &settings, model.policy)?;
@@ -74,12 +77,31 @@ pub(super) async fn read(
     Ok(request)
 }
 
-/// HTTP/1.1 has exactly one `Host` (RFC 9112, section 3.2): of two, what stands in front may have gone by the other.
-fn check_host(head: &request::Parts) -> Result<(), ApiError> {
-    if head.version != Version::HTTP_11 || head.headers.get_all(header::HOST).iter().count() == 1 {
+/// HTTP/1.1 has exactly one `Host` (RFC 9112, section 3.2): of two, what stands in front may have gone by the other. And
+/// what is said of the transfer is undone as it says, or refused (section 6.1).
+fn check_framing(head: &request::Parts) -> Result<(), ApiError> {
+    if head.version != Version::HTTP_11 {
         return Ok(());
     }
-    Err(ApiError::bad_request("invalid_header", "A request of HTTP/1.1 has exactly one Host header."))
+    let mut hosts = head.headers.get_all(header::HOST).iter();
+    let is_one = hosts.next().is_some_and(is_host) && hosts.next().is_none();
+    if !is_one {
+        return Err(
+            ApiError::bad_request("invalid_header", "A request of HTTP/1.1 has exactly one Host header.").close()
+        );
+    }
+    let is_chunked = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    if head.headers.get_all(header::TRANSFER_ENCODING).iter().all(is_chunked) {
+        return Ok(());
+    }
+    let message = "Of transfer codings only chunked is known: say how the body is encoded in Content-Encoding.";
+    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "unsupported_encoding", message).close())
+}
+
+/// A host and perhaps a port; none is said where there is none.
+fn is_host(value: &HeaderValue) -> bool {
+    let text = value.as_bytes();
+    text.is_empty() || (!text.contains(&b'@') && Authority::try_from(text).is_ok())
 }
 
 /// The path is one that engines may be asked for.
@@ -100,14 +122,20 @@ fn check_path(app: &App, target: &Target, head: &request::Parts) -> Result<(), A
 }
 
 /// What the body says. Only JSON and forms say something; without a model the address has to say who is meant.
-async fn understand(target: &Target, headers: &HeaderMap, body: &Bytes) -> Result<Scan, ApiError> {
+async fn understand(app: &App, target: &Target, headers: &HeaderMap, body: &Bytes) -> Result<Scan, ApiError> {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     if kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/")) {
         let kind = std::str::from_utf8(kind).unwrap_or_default();
         let form = multipart::read(kind, body).await.map_err(ApiError::from)?;
         return Ok(Scan { model: form.model, stream: form.stream, ..Scan::default() });
     }
-    match scan::scan(body) {
+    let scanned = if body.len() > SCANNED_ASIDE {
+        let body = body.clone();
+        app.aside.run(move || scan::scan(&body)).await
+    } else {
+        scan::scan(body)
+    };
+    match scanned {
         Ok(found) => Ok(found),
         // Whatever it is, it is for the engine.
         Err(_) if target.is_explicit() && !kind.starts_with(b"application/json") => Ok(Scan::default()),

@@ -30,7 +30,10 @@ use counters::Counters;
 use filter::{ModelFilter, NodeFilter};
 use history::History;
 use libp2p::PeerId;
-use otela_proto::registry::{ModelState, Node};
+use otela_proto::{
+    id::peer_id,
+    registry::{ModelState, Node},
+};
 use page::{Paging, SortValue};
 use query::{BadParameter, Parameters};
 use serde_json::json;
@@ -158,7 +161,7 @@ async fn node(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Refused> {
     Parameters::parse(&uri, &[])?;
-    let id = id.ok().and_then(|Path(id)| id.parse().ok()).ok_or(Refused::NotFound("this is not a peer id"))?;
+    let id = id.ok().and_then(|Path(id)| peer_id(&id).ok()).ok_or(Refused::NotFound("this is not a peer id"))?;
     let view = observed.peer.view();
     // One that is gone is still shown here: the question names it.
     let node = view.node(&id).ok_or(Refused::NotFound("this peer knows no such node"))?;

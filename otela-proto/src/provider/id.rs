@@ -1,6 +1,6 @@
 //! Names of providers.
 
-use crate::sign::public_key;
+use crate::{id::peer_id, sign::public_key};
 use libp2p_identity::{Keypair, PeerId};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
@@ -43,7 +43,7 @@ impl FromStr for ProviderId {
     type Err = InvalidProviderId;
 
     fn from_str(text: &str) -> Result<Self, InvalidProviderId> {
-        text.parse::<PeerId>().map_err(|_| InvalidProviderId)?.try_into()
+        peer_id(text).map_err(|_| InvalidProviderId)?.try_into()
     }
 }
 
