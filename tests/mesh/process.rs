@@ -1,15 +1,13 @@
 //! The `otela` binary as a process: what it says, how it ends, and that nothing of it stays.
 
 use crate::support::SOON;
-use std::{
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
+    sync::watch,
     task::JoinHandle,
+    time::timeout,
 };
 
 /// Of a test that fails, so many lines of each process are shown.
@@ -18,7 +16,7 @@ const SAID_LAST: usize = 40;
 /// A running `otela` process. Dropping it kills it; its engine goes with it.
 pub(crate) struct Otela {
     pub(crate) child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: watch::Sender<Vec<String>>,
     readers: Vec<JoinHandle<()>>,
 }
 
@@ -40,9 +38,9 @@ impl Otela {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let lines = Arc::new(Mutex::new(Vec::new()));
+        let lines = watch::Sender::default();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let readers = vec![collect(stdout, Arc::clone(&lines)), collect(stderr, Arc::clone(&lines))];
+        let readers = vec![collect(stdout, lines.clone()), collect(stderr, lines.clone())];
         Self { child, lines, readers }
     }
 
@@ -53,23 +51,18 @@ impl Otela {
 
     /// The same for what takes longer.
     pub(crate) async fn says_within(&self, limit: Duration, mark: &str) -> String {
-        let deadline = Instant::now() + limit;
-        loop {
-            let found = {
-                let lines = self.lines.lock().unwrap();
-                lines.iter().find_map(|line| Some(line.split_once(mark)?.1.split_whitespace().next()?.to_owned()))
-            };
-            match found {
-                Some(found) => return found,
-                None => assert!(Instant::now() < deadline, "{mark:?} was not said in time:\n{}", self.output()),
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        let after = |line: &String| Some(line.split_once(mark)?.1.split_whitespace().next()?.to_owned());
+        let mut lines = self.lines.subscribe();
+        let said = timeout(limit, lines.wait_for(|lines| lines.iter().any(|line| after(line).is_some()))).await;
+        match said {
+            Ok(lines) => lines.expect("this end is held here").iter().find_map(after).expect("it was waited for"),
+            Err(_) => panic!("{mark:?} was not said in time:\n{}", self.output()),
         }
     }
 
     /// All that it has written.
     pub(crate) fn output(&self) -> String {
-        self.lines.lock().unwrap().join("\n")
+        self.lines.borrow().join("\n")
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -80,10 +73,10 @@ impl Otela {
     /// Its exit code, or 128 plus the signal that ended it.
     pub(crate) async fn ends(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
-        let status = tokio::time::timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
+        let status = timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
         // What it said last may still be on its way.
         for reader in self.readers.drain(..) {
-            tokio::time::timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
+            timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
         }
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
@@ -93,7 +86,7 @@ impl Otela {
 impl Drop for Otela {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let lines = self.lines.borrow();
             let last = lines.len().saturating_sub(SAID_LAST);
             eprintln!("otela, process {:?}, said last:\n{}\n", self.child.id(), lines[last..].join("\n"));
         }
@@ -101,11 +94,11 @@ impl Drop for Otela {
 }
 
 #[expect(clippy::disallowed_methods, reason = "readers of a child's pipes end with the child")]
-fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: Arc<Mutex<Vec<String>>>) -> JoinHandle<()> {
+fn collect(pipe: impl AsyncRead + Send + Unpin + 'static, lines: watch::Sender<Vec<String>>) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut pipe = BufReader::new(pipe).lines();
         while let Ok(Some(line)) = pipe.next_line().await {
-            lines.lock().unwrap().push(line);
+            lines.send_modify(|lines| lines.push(line));
         }
     })
 }
