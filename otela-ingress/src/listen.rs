@@ -41,7 +41,8 @@ use tokio_util::sync::CancellationToken;
 
 /// An ingress that takes over waits so long until it has joined its mesh.
 const JOINED_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After a failed accept; nobody tells when there are descriptors again.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The listener of an ingress that stops is closed when nobody has come for so long,
 const QUIET_FOR: Duration = Duration::from_millis(10);
 /// and after this time in any case.
@@ -185,18 +186,8 @@ fn grow(room: &Semaphore, size_kib: &AtomicUsize, kib: usize) {
 
 /// The listener of the ingress that was here, once this one knows its mesh: clients are not to notice the change.
 async fn take_over(predecessor: &Predecessor, peer: &Peer, tasks: &Tasks) -> io::Result<TcpListener> {
-    let mut news = peer.view_changes();
-    let joined = async {
-        while !peer.has_joined() {
-            // It changes with the first neighbour, or soon after.
-            tokio::select! {
-                _ = news.changed() => {}
-                () = sleep(LOOK_EVERY) => {}
-            }
-        }
-    };
     tokio::select! {
-        joined = timeout(JOINED_WITHIN, joined) => {
+        joined = timeout(JOINED_WITHIN, peer.joined()) => {
             if joined.is_err() {
                 tracing::warn!("taking over before this ingress has heard of its mesh");
             }
@@ -260,7 +251,7 @@ async fn take((accepted, place): Accepted, routes: &Routes, app: &Arc<App>) {
         Err(error) => {
             // Out of file descriptors, most likely: clients that end will free some.
             tracing::warn!(%error, "cannot accept a client");
-            sleep(Duration::from_millis(50)).await;
+            sleep(ACCEPT_AGAIN_AFTER).await;
         }
     }
 }

@@ -141,6 +141,12 @@ impl Peer {
         *self.inner.published.joined.borrow()
     }
 
+    /// Resolves when this peer has joined.
+    pub async fn joined(&self) {
+        // The other end is held here, so it does not end before.
+        let _ = self.inner.published.joined.subscribe().wait_for(|joined| *joined).await;
+    }
+
     /// Why this peer has not joined, in a few words, or `None` if it has.
     #[must_use]
     pub fn not_joined(&self) -> Option<String> {
