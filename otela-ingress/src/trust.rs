@@ -28,12 +28,13 @@ impl Trusted {
     /// Reads a list of ids.
     pub(crate) fn of<'a>(ids: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidTrust> {
         let mut trusted = BTreeSet::new();
-        for id in ids.into_iter().map(str::trim).filter(|id| !id.is_empty()) {
-            let provider = id.parse().map_err(|_| InvalidTrust::NotAnId(id.chars().take(80).collect()))?;
-            trusted.insert(provider);
-            if trusted.len() > PROVIDERS_MAX {
+        for (nth, id) in ids.into_iter().map(str::trim).filter(|id| !id.is_empty()).enumerate() {
+            // Also one that is named again and again has to be read each time.
+            if nth >= PROVIDERS_MAX {
                 return Err(InvalidTrust::TooMany);
             }
+            let provider = id.parse().map_err(|_| InvalidTrust::NotAnId(id.chars().take(80).collect()))?;
+            trusted.insert(provider);
         }
         if trusted.is_empty() { Err(InvalidTrust::Empty) } else { Ok(Self(trusted)) }
     }
@@ -88,6 +89,8 @@ mod tests {
         assert_eq!(both.0.len(), 2);
         assert_eq!(Trusted::of(["", " "]), Err(InvalidTrust::Empty));
         assert!(matches!(Trusted::of([a.as_str(), "eth"]), Err(InvalidTrust::NotAnId(id)) if id == "eth"));
+        assert_eq!(Trusted::of(vec![a.as_str(); PROVIDERS_MAX]).unwrap().0.len(), 1);
+        assert_eq!(Trusted::of(vec![a.as_str(); PROVIDERS_MAX + 1]), Err(InvalidTrust::TooMany));
         let only_a = Trusted::of([a.as_str()]).unwrap();
         assert_eq!(both.clone().and(&only_a), Some(only_a.clone()));
         assert_eq!(only_a.and(&Trusted::of([b.as_str()]).unwrap()), None, "nothing is left, and nobody is trusted");

@@ -12,6 +12,9 @@ pub(super) const BYTES_MAX: usize = 64 * 1024;
 /// Most addresses that are taken from a list.
 pub(super) const ADDRESSES_MAX: usize = 64;
 
+/// Longest address that is read; those of peers behind several relays have some hundred bytes.
+const ADDRESS_BYTES_MAX: usize = 1024;
+
 /// A text that is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
@@ -28,6 +31,10 @@ pub enum AddressError {
 /// # Errors
 /// [`AddressError`].
 pub fn address(text: &str) -> Result<Multiaddr, AddressError> {
+    // To read a peer's id in it takes time by the square of its length, and lists come from others.
+    if text.len() > ADDRESS_BYTES_MAX {
+        return Err(AddressError::Unknown);
+    }
     if text.starts_with('/') {
         return text.parse().map_err(|error: multiaddr::Error| AddressError::Multiaddr(error.to_string()));
     }
@@ -151,6 +158,11 @@ mod tests {
         }
         for bad in ["", "relay", "relay:", ":7411", "relay:x", "/ip4/1", "a b:1", "2001:db8::1:x"] {
             assert!(address(bad).is_err(), "{bad}");
+        }
+        // To read these would take minutes.
+        for long in [format!("/ip4/192.0.2.1/tcp/1/p2p/{}", "z".repeat(1_000_000)), format!("{}:1", "a".repeat(2_000))]
+        {
+            assert_eq!(address(&long), Err(AddressError::Unknown));
         }
     }
 
