@@ -1,7 +1,7 @@
 //! Finds in a form what routing needs, wherever in it that stands; the form itself goes on byte for byte.
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{executor::block_on, stream};
 use multer::{Constraints, Multipart, SizeLimit};
 use std::convert::Infallible;
 
@@ -29,7 +29,12 @@ pub(crate) enum UnreadableForm {
 }
 
 /// What a form says whose Content-Type is `kind`.
-pub(crate) async fn read(kind: &str, body: &Bytes) -> Result<Form, UnreadableForm> {
+pub(crate) fn read(kind: &str, body: &Bytes) -> Result<Form, UnreadableForm> {
+    // All of it is there, so this never waits.
+    block_on(parts(kind, body))
+}
+
+async fn parts(kind: &str, body: &Bytes) -> Result<Form, UnreadableForm> {
     let boundary = multer::parse_boundary(kind).map_err(|_| UnreadableForm::NoBoundary)?;
     let steps: Vec<_> = (0..body.len())
         .step_by(STEP_BYTES)
@@ -67,23 +72,23 @@ mod tests {
 
     const KIND: &str = "multipart/form-data; boundary=b";
 
-    #[tokio::test]
-    async fn p08_the_model_is_found_behind_a_file_that_looks_like_the_end() {
+    #[test]
+    fn p08_the_model_is_found_behind_a_file_that_looks_like_the_end() {
         let file = format!("\r\n-b--\r\n{}b--\r\n", "x".repeat(200_000));
         let body = form(&[("file", &file), ("model", "org/whisper"), ("stream", "true")]);
-        let found = read(KIND, &body).await.unwrap();
+        let found = read(KIND, &body).unwrap();
         assert_eq!(found, Form { model: Some("org/whisper".into()), stream: true });
-        assert_eq!(read(KIND, &form(&[("file", "x")])).await.unwrap(), Form::default());
+        assert_eq!(read(KIND, &form(&[("file", "x")])).unwrap(), Form::default());
     }
 
-    #[tokio::test]
-    async fn p27_two_models_or_none_that_can_be_read_are_refused() {
+    #[test]
+    fn p27_two_models_or_none_that_can_be_read_are_refused() {
         let twice = form(&[("model", "a"), ("model", "b")]);
-        assert_eq!(read(KIND, &twice).await, Err(UnreadableForm::Twice("model")));
-        assert_eq!(read("multipart/form-data", &twice).await, Err(UnreadableForm::NoBoundary));
+        assert_eq!(read(KIND, &twice), Err(UnreadableForm::Twice("model")));
+        assert_eq!(read("multipart/form-data", &twice), Err(UnreadableForm::NoBoundary));
         let long = form(&[("model", &"m".repeat(5_000))]);
-        assert!(matches!(read(KIND, &long).await, Err(UnreadableForm::Invalid(_))));
+        assert!(matches!(read(KIND, &long), Err(UnreadableForm::Invalid(_))));
         let cut = form(&[("model", "a")]).slice(..40);
-        assert!(matches!(read(KIND, &cut).await, Err(UnreadableForm::Invalid(_))));
+        assert!(matches!(read(KIND, &cut), Err(UnreadableForm::Invalid(_))));
     }
 }

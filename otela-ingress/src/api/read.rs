@@ -27,8 +27,8 @@ const REQUIRE: &str = "x-otela-require";
 const POLICY: &str = "x-otela-policy";
 const RESUME: &str = "x-otela-resume";
 
-/// Bodies beyond this take milliseconds to scan.
-const SCANNED_ASIDE: usize = 1024 * 1024;
+/// Larger bodies take milliseconds to look at.
+const LOOKED_AT_HERE: usize = 1024 * 1024;
 
 /// The request, ready to be routed.
 pub(super) async fn read(
@@ -48,7 +48,10 @@ pub(super) async fn read(
     let wanted = wanted(&target, found.model.clone())?;
     let model = settings.of(wanted.name()).clone();
     let policy = policy(&head.headers, &settings, model.policy)?;
-    let affinity = (policy == Policy::Affinity).then(|| affinity::key(&head.headers, &found, &bytes)).flatten();
+    let affinity = match policy {
+        Policy::Affinity => affinity(app, &head.headers, &found, &bytes).await,
+        _ => None,
+    };
     let selector = selector(&head.headers, &found)?;
     let mut to_node = headers::to_node(&head.headers, account.id());
     if wishes.timing {
@@ -121,26 +124,39 @@ fn check_path(app: &App, target: &Target, head: &request::Parts) -> Result<(), A
     if opened { Ok(()) } else { Err(ApiError::unknown_url(&head.method, &head.uri)) }
 }
 
-/// What the body says. Only JSON and forms say something; without a model the address has to say who is meant.
+/// What the body says.
 async fn understand(app: &App, target: &Target, headers: &HeaderMap, body: &Bytes) -> Result<Scan, ApiError> {
+    let is_explicit = target.is_explicit();
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    if body.len() <= LOOKED_AT_HERE {
+        return look(is_explicit, kind, body);
+    }
+    let (kind, body) = (kind.to_vec(), body.clone());
+    app.aside.run(move || look(is_explicit, &kind, &body)).await
+}
+
+/// Only JSON and forms say something; without a model the address has to say who is meant.
+fn look(is_explicit: bool, kind: &[u8], body: &Bytes) -> Result<Scan, ApiError> {
     if kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/")) {
         let kind = std::str::from_utf8(kind).unwrap_or_default();
-        let form = multipart::read(kind, body).await.map_err(ApiError::from)?;
+        let form = multipart::read(kind, body).map_err(ApiError::from)?;
         return Ok(Scan { model: form.model, stream: form.stream, ..Scan::default() });
     }
-    let scanned = if body.len() > SCANNED_ASIDE {
-        let body = body.clone();
-        app.aside.run(move || scan::scan(&body)).await
-    } else {
-        scan::scan(body)
-    };
-    match scanned {
+    match scan::scan(body) {
         Ok(found) => Ok(found),
         // Whatever it is, it is for the engine.
-        Err(_) if target.is_explicit() && !kind.starts_with(b"application/json") => Ok(Scan::default()),
+        Err(_) if is_explicit && !kind.starts_with(b"application/json") => Ok(Scan::default()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The number by which requests meet again.
+async fn affinity(app: &App, headers: &HeaderMap, found: &Scan, body: &Bytes) -> Option<u64> {
+    if body.len() <= LOOKED_AT_HERE {
+        return affinity::key(headers, found, body);
+    }
+    let (headers, found, body) = (headers.clone(), found.clone(), body.clone());
+    app.aside.run(move || affinity::key(&headers, &found, &body)).await
 }
 
 fn wanted(target: &Target, model: Option<String>) -> Result<Wanted, ApiError> {
