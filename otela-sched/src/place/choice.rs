@@ -42,6 +42,11 @@ impl Choice {
         self.batch_max
     }
 
+    /// How long it takes for as many requests as it may have, or as there are.
+    pub(super) fn longest(&self) -> f64 {
+        self.seconds(self.batch_max.min(self.load.requests))
+    }
+
     /// How long it takes for so many requests at once, in seconds.
     pub(super) fn seconds(&self, batch: u64) -> f64 {
         self.roofline.latency_seconds(real(batch), self.load.prompt, self.load.answer)

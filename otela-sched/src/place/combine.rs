@@ -4,9 +4,6 @@
 //! minimal ones matter, and for those the fewest accelerators of one pool, given how many of each other. Models are combined
 //! one after another, and only those combinations are kept to which no other is better everywhere.
 
-/// Grids beyond this are too large to be gone through.
-pub(super) const CELLS_MAX: usize = 1 << 20;
-
 /// What each model can do: by model, pool and number of accelerators (in units of the pool).
 pub(super) type Capacities = Vec<Vec<Vec<f64>>>;
 

@@ -18,6 +18,8 @@ use super::{
     serve::{Waves, serve_model},
 };
 
+/// Grids with more cells than this take too long, each being gone through for many deadlines.
+const CELLS_MAX: usize = 1 << 14;
 /// Deadlines are halved until they are this close, then stepped down.
 const CLOSE: f64 = 1e-6;
 
@@ -61,8 +63,7 @@ pub fn least_makespan(problem: &Problem<'_>) -> Result<Solution, Infeasible> {
     let units = units(problem);
     let search = Search { problem, choices: &choices, units };
     search.alone()?;
-    let all = choices.iter().flatten();
-    let mut high = all.map(|choice| choice.seconds(within(choice, problem))).fold(0.0, f64::max);
+    let mut high = choices.iter().flatten().map(Choice::longest).fold(0.0, f64::max);
     let mut best = search.at(high).ok_or(Infeasible::Together)?;
     let mut low = 0.0;
     high = search.makespan(&best).min(high);
@@ -94,18 +95,13 @@ pub fn least_makespan(problem: &Problem<'_>) -> Result<Solution, Infeasible> {
     Ok(Solution { placement: best, makespan, bound: bound.min(makespan), seconds })
 }
 
-fn within(choice: &Choice, problem: &Problem<'_>) -> u64 {
-    let most = problem.demands.iter().map(|demand| demand.load.requests).max().unwrap_or(0);
-    choice.batch_max().min(most.max(1))
-}
-
 /// In which units accelerators of each pool are given out: one, unless there are too many combinations.
 fn units(problem: &Problem<'_>) -> Vec<u32> {
     let mut units = vec![1; problem.pools.len()];
     let counts = |units: &[u32]| -> Vec<usize> {
         problem.pools.iter().zip(units).map(|(pool, unit)| (pool.count / unit) as usize).collect()
     };
-    while combine::cells(&counts(&units)) > combine::CELLS_MAX / 64 {
+    while combine::cells(&counts(&units)) > CELLS_MAX {
         // The pool with most units gets larger ones.
         let Some(most) = (0..units.len()).max_by_key(|pool| problem.pools[*pool].count / units[*pool]) else { break };
         units[most] *= 2;

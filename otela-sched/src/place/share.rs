@@ -1,6 +1,9 @@
 //! The placement with the largest share of its load that every model can bear: what OpenTela's published Table 1 optimises.
 
-use super::combine::{CELLS_MAX, cells, fit};
+use super::combine::{cells, fit};
+
+/// Grids with more cells than this are too large to be gone through.
+const CELLS_MAX: usize = 1 << 20;
 
 /// What one replica of a model on one pool is, and can do.
 #[derive(Debug, Clone, Copy, PartialEq)]
