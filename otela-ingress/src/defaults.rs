@@ -33,6 +33,8 @@ pub(crate) const PRELUDE_WITHIN: Duration = Duration::from_millis(250);
 pub(crate) const PRELUDE_BYTES_MAX: usize = 64 * 1024;
 /// How long it may take until a node has certainly heard of a cancelled attempt.
 pub(crate) const CANCELLED_WITHIN: Duration = Duration::from_secs(1);
+/// A request that reached no node waits for so long until the registry says of another way to one of them.
+pub(crate) const WAY_WITHIN: Duration = Duration::from_secs(2);
 /// How often one answer is continued without a single new character before it is given up.
 pub(crate) const RESUMES_MAX: u32 = 4;
 /// Text of one answer that is remembered so that it can be continued.

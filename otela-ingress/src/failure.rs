@@ -70,6 +70,11 @@ impl Failure {
         matches!(self, Self::Send(SendError::PathLost { .. }))
     }
 
+    /// Whether the node was not reached: it may be well, and have said by now where it is reached.
+    pub(crate) fn is_unreached(&self) -> bool {
+        matches!(self, Self::Send(error) if error.is_unreached())
+    }
+
     /// Whether an engine may still be at work on the request: another one gets it only once the first has certainly
     /// heard that it is not wanted any more. Sending a long prompt from engine to engine is how overload spreads.
     pub(crate) fn may_still_run(&self) -> bool {

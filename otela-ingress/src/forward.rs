@@ -18,6 +18,7 @@ use crate::{
     request::Inference,
     require, trial, trust,
     wait::{self, NotPlaced},
+    way::Unreached,
 };
 use arc_swap::ArcSwap;
 use http::Response;
@@ -68,6 +69,7 @@ pub(crate) struct Attempts {
     failed: u32,
     delivered: u32,
     paths_lost: u32,
+    unreached: Unreached,
 }
 
 /// Candidates, trust, requirements, pick, attempt, answer; a failed attempt goes on with the next candidate as long as
@@ -157,13 +159,22 @@ async fn may_go_on(
     if is_first_of_the_path {
         attempts.tried.pop();
     }
+    if failure.is_unreached() {
+        attempts.unreached.note(in_flight.candidate());
+    }
     let others = candidates(app, request);
     let is_another = others.is_ok_and(|all| all.iter().any(|other| !attempts.tried.contains(&other.session())));
     attempts.failed <= request.settings.retries_max
         && attempts.delivered < DELIVERED_MAX
-        && is_another
+        && (is_another || is_another_way(app, request, attempts).await)
         && (!failure.delivered() || is_first_of_the_path || app.budget.withdraw())
         && (!failure.may_still_run() || attempt::has_heard(app, in_flight, request).await)
+}
+
+/// Waits a moment for another way to a node that was not reached, if there is any.
+async fn is_another_way(app: &App, request: &Inference, attempts: &mut Attempts) -> bool {
+    let changes = app.peer.view_changes();
+    attempts.unreached.another_way(changes, &mut attempts.tried, || candidates(app, request)).await
 }
 
 /// Whether an engine does not know what we have put into the request. Its client must not suffer for it.

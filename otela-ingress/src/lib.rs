@@ -38,6 +38,7 @@ mod tls;
 mod trial;
 mod trust;
 mod wait;
+mod way;
 
 pub use balance::{Policy, UnknownPolicy};
 pub use config::{IngressConfig, ModelSettings, Settings};

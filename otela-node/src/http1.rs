@@ -101,6 +101,12 @@ impl SendError {
     pub fn delivered(&self) -> bool {
         matches!(self, Self::Broken { delivered: true, .. } | Self::PathLost { delivered: true })
     }
+
+    /// Whether there was no way to the far side, or there is none any more.
+    #[must_use]
+    pub fn is_unreached(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::ConnectTimeout(_) | Self::PathLost { .. })
+    }
 }
 
 /// Connections to one place.
