@@ -127,7 +127,7 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
-            Self::Sched(SchedError::Infeasible { .. }) => NO,
+            Self::Sched(SchedError::NotPlaced { .. }) => NO,
             Self::Config(_) | Self::NoConfig | Self::Sched(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {

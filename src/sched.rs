@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod measured;
+mod objectives;
 mod picture;
 mod simulate;
 mod solve;
@@ -14,7 +15,7 @@ use crate::{
 use otela_sched::{
     calibrate::{MeasurementError, RecordingError, TableError},
     catalog::{CatalogError, Unknown},
-    place::{Infeasible, ProblemError},
+    place::{NoRoom, NotPlaced, ProblemError},
     scenario::ScenarioError,
     sim::VariantError,
 };
@@ -55,7 +56,10 @@ pub(crate) enum SchedError {
     Problem(#[from] ProblemError),
     /// A problem that has no solution.
     #[error("{path}")]
-    Infeasible { path: PathBuf, source: Infeasible },
+    NotPlaced { path: PathBuf, source: NotPlaced },
+    /// What runs is not what the problem says.
+    #[error("{path}")]
+    NoRoom { path: PathBuf, source: NoRoom },
     /// A file of another kind is not there, or may not be read.
     #[error("cannot read {path}")]
     Open { path: PathBuf, source: io::Error },

@@ -1,6 +1,6 @@
-//! `otela sched solve`: the placement with the least makespan.
+//! `otela sched solve`: where models should run, for the least makespan; `objectives.rs` has the other objectives.
 
-use super::{SchedError, simulate::text};
+use super::{SchedError, objectives, simulate::text};
 use crate::{
     cli::SolveArgs,
     exit::CommandError,
@@ -8,7 +8,7 @@ use crate::{
 };
 use otela_sched::{
     catalog::Catalog,
-    place::{Explanation, Problem, ProblemFile, Solution, explain, least_makespan},
+    place::{Explanation, Objective, Problem, ProblemFile, Solution, explain, least_makespan},
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -21,8 +21,15 @@ pub(super) fn run(args: &SolveArgs) -> Result<ExitCode, CommandError> {
     let name = args.problem.display().to_string();
     let file = ProblemFile::read(&name, &text(&args.problem)?).map_err(SchedError::from)?;
     let problem = file.problem(&name, &catalog).map_err(SchedError::from)?;
-    let solution =
-        least_makespan(&problem).map_err(|source| SchedError::Infeasible { path: args.problem.clone(), source })?;
+    let of = objectives::Asked { path: &args.problem, file: &file, problem: &problem, json: args.json };
+    match file.objective {
+        Objective::Latency => return objectives::latency(&of),
+        Objective::Cost => return objectives::cost(&of, &catalog),
+        Objective::Makespan if !file.running.is_empty() => return objectives::beside(&of, &catalog),
+        Objective::Makespan if !file.also.is_empty() => return objectives::several(&of),
+        Objective::Makespan => {}
+    }
+    let solution = least_makespan(&problem).map_err(|error| of.not_placed(error))?;
     let explanation = explain(&problem, &solution);
     print(args.json, &answer(&problem, &solution, &explanation), |_| tables(&problem, &solution, &explanation))
 }
@@ -31,8 +38,7 @@ fn answer(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation)
     let name = |pool: usize| &problem.pools[pool].accelerator.name;
     let models = problem.demands.iter().zip(&solution.placement).zip(&solution.seconds);
     let models = models.map(|((demand, replicas), seconds)| {
-        let replicas = replicas.iter().map(|r| json!({"accelerator": name(r.pool), "tp": r.tp, "count": r.count}));
-        json!({"model": demand.model.name, "seconds": seconds, "replicas": replicas.collect::<Vec<_>>()})
+        json!({"model": demand.model.name, "seconds": seconds, "replicas": objectives::replicas(problem, replicas)})
     });
     let more = explanation.more.iter();
     let more = more.map(|more| json!({"accelerator": name(more.pool), "count": more.count, "makespan": more.makespan}));
@@ -51,8 +57,7 @@ fn tables(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation)
     let name = |pool: usize| problem.pools[pool].accelerator.name.as_str();
     let models = problem.demands.iter().zip(&solution.placement).zip(&solution.seconds);
     let rows = models.map(|((demand, replicas), seconds)| {
-        let replicas = replicas.iter().map(|r| format!("{} x {} tp {}", r.count, name(r.pool), r.tp));
-        [demand.model.name.clone(), replicas.collect::<Vec<_>>().join(", "), format!("{seconds:.3} s")]
+        [demand.model.name.clone(), objectives::told(problem, replicas), format!("{seconds:.3} s")]
     });
     let mut text = columns(["MODEL", "REPLICAS", "TAKES"], rows);
     let slowest = &problem.demands[explanation.slowest].model.name;

@@ -195,6 +195,50 @@ async fn a_problem_is_solved_and_what_cannot_be_is_told() {
 }
 
 #[tokio::test]
+async fn problems_of_other_kinds_are_solved() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("problem.toml");
+    let models = "
+        [[models]]
+        model = 'Qwen2.5-7B'
+        requests = 64
+        rate = 3.0
+        prompt = 256
+        answer = 512
+        [[models]]
+        model = 'Qwen2.5-14B'
+        requests = 16
+        rate = 1.0
+        prompt = 256
+        answer = 512
+    ";
+    let accelerators = "[accelerators]\nA100-80GB = { nodes = [4, 3], price = 1.5 }\nH100 = { count = 2, price = 3 }\n";
+    let running = "[[running]]\nmodel = 'Qwen2.5-14B'\naccelerator = 'H100'\ntp = 1\ncount = 1\n";
+    let also = "[also.night]\nweight = 2\n[[also.night.models]]\nmodel = 'Qwen2.5-14B'\nrequests = 90\nprompt = 256\nanswer = 512\n";
+    let name = path.to_str().unwrap();
+    for (head, tail, says, key) in [
+        ("", "", "no placement takes less", "makespan"),
+        ("objective = 'latency'\n", "", "no placement has less, by this formula", "mean_seconds"),
+        ("objective = 'cost'\ndone_within = 20\n", "", "no placement costs less", "cost_per_hour"),
+        ("", running, "as it was", "changes"),
+        ("", also, "night", "workloads"),
+    ] {
+        std::fs::write(&path, format!("{head}{accelerators}{models}{tail}")).unwrap();
+        let (code, told) = run(&["sched", "solve", name]).await;
+        assert!(code == 0 && told.contains(says), "{says}: {code} {told}");
+        let (code, told) = run(&["sched", "solve", name, "--json"]).await;
+        let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert!(code == 0 && !answer[key].is_null() && answer["models"].as_array().unwrap().len() == 2, "{told}");
+    }
+    std::fs::write(&path, format!("objective = 'cost'\n{accelerators}{models}")).unwrap();
+    let (code, told) = run(&["sched", "solve", name]).await;
+    assert!(code == 2 && told.contains("done_within is missing"), "{code} {told}");
+    std::fs::write(&path, format!("{accelerators}{models}{}", running.replace("count = 1", "count = 3"))).unwrap();
+    let (code, told) = run(&["sched", "solve", name]).await;
+    assert!(code == 2 && told.contains("1 replicas of Qwen2.5-14B over 1 H100 run"), "{code} {told}");
+}
+
+#[tokio::test]
 async fn measurements_are_fitted_and_held_against() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

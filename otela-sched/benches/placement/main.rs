@@ -9,7 +9,10 @@ mod report;
 
 use otela_sched::{
     catalog::Catalog,
-    place::{Demand, Load, Options, Placement, Pool, Problem, Replicas, least_makespan, serve_seconds, taken},
+    place::{
+        Demand, Load, Options, Placement, Pool, Problem, Queueing, Replicas, least_latency, least_makespan,
+        serve_seconds, taken,
+    },
 };
 use report::{Reach, Row, report};
 use std::{process::ExitCode, time::Instant};
@@ -43,6 +46,7 @@ fn problem<'a>(catalog: &'a Catalog, loads: &Loads, pools: &[(&str, u32)]) -> Pr
     let pool = |(name, count): &(&str, u32)| Pool {
         accelerator: catalog.accelerator(name).expect("in the catalog"),
         count: *count,
+        block: None,
     };
     // As in the paper: over up to eight accelerators of any type.
     let options = Options { divides: false, within_nodes: false, ..Options::default() };
@@ -93,6 +97,27 @@ fn rows(what: &str, problem: &Problem<'_>, most_ms: f64, rows: &mut Vec<Row>) {
     row("greedy takes", greedy(problem) / found.makespan, "times as long", None);
 }
 
+/// The least mean latency of what OpenTela's Table 1 places.
+fn latency(catalog: &Catalog, rows: &mut Vec<Row>) {
+    let demand = |(model, prompt, answer): (&str, f64, f64)| Demand {
+        model: catalog.model(model).expect("in the catalog"),
+        load: Load { requests: 0, prompt, answer },
+    };
+    let loads = [("Llama-2-13b", 599.0, 74.0), ("CodeLlama-34b", 1169.0, 532.0), ("Llama-2-70b", 727.0, 64.0)];
+    let swiss = [("A100-80GB", 24), ("GH200", 32)];
+    let problem = Problem { demands: loads.map(demand).to_vec(), ..problem(catalog, &[], &swiss) };
+    let mut best_ms = f64::INFINITY;
+    for _ in 0..TURNS {
+        let began = Instant::now();
+        let found = least_latency(&problem, &[110.0, 185.5, 221.0], &Queueing { seconds: 300.0 });
+        let found = found.expect("types are few").expect("there is a placement");
+        assert!(found.is_least, "all was judged");
+        best_ms = best_ms.min(began.elapsed().as_secs_f64() * 1e3);
+    }
+    let what = "mean latency, OpenTela's Table 1: time".to_owned();
+    rows.push(Row { what, value: best_ms, unit: "ms", reach: Some(Reach::AtMost(2000.0)) });
+}
+
 fn main() -> ExitCode {
     let catalog = Catalog::builtin();
     let mut all = Vec::new();
@@ -107,5 +132,6 @@ fn main() -> ExitCode {
     let many: Vec<_> = LIGHT.iter().chain(HEAVY).chain(LIGHT).chain(&HEAVY[..2]).copied().collect();
     let larger = [("A100-80GB", 96), ("GH200", 128), ("H100", 32)];
     rows("256 of three types, 20 models", &problem(&catalog, &many, &larger), 5000.0, &mut all);
+    latency(&catalog, &mut all);
     report(&all)
 }

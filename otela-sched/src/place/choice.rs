@@ -29,7 +29,7 @@ impl Choice {
         let fits = tp <= pool.count
             && variant.weights_fit(WEIGHTS_RATIO)
             && (!options.divides || variant.divides())
-            && (!options.within_nodes || variant.within_node());
+            && pool.block.map_or(!options.within_nodes || variant.within_node(), |block| tp <= block);
         let load = demand.load;
         let held =
             if options.holds_kv { whole(variant.batch_max(load.prompt + load.answer, MEMORY_RATIO)) } else { u64::MAX };
@@ -49,7 +49,12 @@ impl Choice {
 
     /// How long it takes for so many requests at once, in seconds.
     pub(super) fn seconds(&self, batch: u64) -> f64 {
-        self.roofline.latency_seconds(real(batch), self.load.prompt, self.load.answer)
+        self.batch_seconds(real(batch))
+    }
+
+    /// The same for what need not be a whole number.
+    pub(super) fn batch_seconds(&self, batch: f64) -> f64 {
+        self.roofline.latency_seconds(batch, self.load.prompt, self.load.answer)
     }
 
     /// Autopoiesis, appendix B: latency grows with the batch, so of a deadline only the largest batch matters that keeps it.

@@ -12,7 +12,7 @@ pub struct Explanation {
     pub slowest: usize,
     /// Accelerators of each pool that nobody has a use for.
     pub unused: Vec<u32>,
-    /// What more accelerators would change, pool by pool: one, and a node of them.
+    /// What more accelerators would change, pool by pool: one, and a node of them; or a block, where there are blocks.
     pub more: Vec<More>,
 }
 
@@ -35,7 +35,7 @@ pub fn explain(problem: &Problem<'_>, solution: &Solution) -> Explanation {
     let unused = problem.pools.iter().zip(&taken).map(|(pool, taken)| pool.count - taken).collect();
     let mut more = Vec::new();
     for (nth, pool) in problem.pools.iter().enumerate() {
-        let mut counts = vec![1, pool.accelerator.per_node];
+        let mut counts = pool.block.map_or_else(|| vec![1, pool.accelerator.per_node], |block| vec![block]);
         counts.dedup();
         for count in counts {
             let mut larger = problem.clone();

@@ -1,7 +1,7 @@
 //! The file of a problem, TOML or JSON.
 
-use super::problem::{Demand, Load, Options, Pool, Problem};
-use crate::{catalog::Catalog, text::from_toml};
+use super::problem::{Load, Options};
+use crate::text::from_toml;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -9,8 +9,11 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProblemFile {
+    /// What is to be best.
+    #[serde(default)]
+    pub objective: Objective,
     /// Accelerators by type.
-    pub accelerators: BTreeMap<String, u32>,
+    pub accelerators: BTreeMap<String, Stock>,
     /// Models and their loads.
     pub models: Vec<ModelLoad>,
     /// Over how many accelerators a replica may be.
@@ -28,6 +31,92 @@ pub struct ProblemFile {
     /// Whether a replica must fit into one node of the usual shape.
     #[serde(default = "yes")]
     pub within_nodes: bool,
+    /// For how many seconds requests come, where their mean time is to be least.
+    #[serde(default = "five_minutes")]
+    pub load_seconds: f64,
+    /// In how many seconds all is to be done, where the cost is to be least.
+    #[serde(default)]
+    pub done_within: Option<f64>,
+    /// What runs already.
+    #[serde(default)]
+    pub running: Vec<RunningReplicas>,
+    /// Running models that may be placed anew. The others stay as they are.
+    #[serde(default)]
+    pub may_move: Vec<String>,
+    /// Other workloads that the placement is to be good for, by name.
+    #[serde(default)]
+    pub also: BTreeMap<String, Workload>,
+}
+
+/// What is to be best.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// All requests, there at once, done as early as can be.
+    #[default]
+    Makespan,
+    /// The mean time of requests that come one by one.
+    Latency,
+    /// What the accelerators cost, with all requests done within a time.
+    Cost,
+}
+
+/// Accelerators of one type.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Stock {
+    /// So many, in nodes of the usual shape.
+    Count(u32),
+    /// With nodes as they are, or a price.
+    Known(KnownStock),
+}
+
+/// Accelerators of one type of which more is known than their number.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownStock {
+    /// How many there are, in nodes of the usual shape.
+    #[serde(default)]
+    pub count: u32,
+    /// In place of that: how many of each node can be used.
+    #[serde(default)]
+    pub nodes: Vec<u32>,
+    /// What one costs, an hour.
+    #[serde(default)]
+    pub price: Option<f64>,
+}
+
+/// Replicas that run.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunningReplicas {
+    /// The model.
+    pub model: String,
+    /// The accelerator.
+    pub accelerator: String,
+    /// Accelerators of each.
+    pub tp: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// Another workload.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// How much its makespan counts; that of the file's own workload counts 1.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Loads. Models that are not named have none.
+    pub models: Vec<ModelLoad>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn five_minutes() -> f64 {
+    300.0
 }
 
 fn usual_tps() -> Vec<u32> {
@@ -45,7 +134,11 @@ pub struct ModelLoad {
     /// Its name in the catalog.
     pub model: String,
     /// Requests at once.
+    #[serde(default)]
     pub requests: u64,
+    /// Requests that come in a second.
+    #[serde(default)]
+    pub rate: f64,
     /// Tokens of each prompt.
     pub prompt: u32,
     /// Tokens of each answer.
@@ -81,37 +174,70 @@ impl ProblemFile {
         if problem.tps.is_empty() || problem.tps.contains(&0) || problem.batch_max == Some(0) {
             return Err(wrong("tps are numbers from 1 on, and so is batch_max".to_owned()));
         }
-        if problem.models.iter().any(|model| model.answer == 0 || model.prompt == 0) {
-            return Err(wrong("prompts and answers have one token at least".to_owned()));
+        let loads = problem.models.iter().chain(problem.also.values().flat_map(|also| &also.models));
+        for load in loads {
+            if load.answer == 0 || load.prompt == 0 {
+                return Err(wrong("prompts and answers have one token at least".to_owned()));
+            }
+            if !(load.rate >= 0.0 && load.rate.is_finite()) {
+                return Err(wrong(format!("{}: a rate cannot be {}", load.model, load.rate)));
+            }
         }
+        problem.check().map_err(wrong)?;
         Ok(problem)
     }
 
-    /// The problem with what the catalog knows; `file` is what it calls this.
-    ///
-    /// # Errors
-    /// [`ProblemError`]: a name that is not known.
-    pub fn problem<'a>(&self, file: &str, catalog: &'a Catalog) -> Result<Problem<'a>, ProblemError> {
-        let wrong = |what: String| ProblemError { file: file.to_owned(), what };
-        let demands = self.models.iter().map(|model| {
-            let known = catalog.model(&model.model).map_err(|error| wrong(error.to_string()))?;
-            let (prompt, answer) = (f64::from(model.prompt), f64::from(model.answer));
-            Ok(Demand { model: known, load: Load { requests: model.requests, prompt, answer } })
-        });
-        let pools = self.accelerators.iter().map(|(name, count)| {
-            let accelerator = catalog.accelerator(name).map_err(|error| wrong(error.to_string()))?;
-            Ok(Pool { accelerator, count: *count })
-        });
-        Ok(Problem {
-            demands: demands.collect::<Result<_, _>>()?,
-            pools: pools.collect::<Result<_, _>>()?,
-            options: Options {
-                tps: self.tps.clone(),
-                batch_max: self.batch_max,
-                holds_kv: self.holds_kv,
-                divides: self.divides,
-                within_nodes: self.within_nodes,
+    /// What the objective asks for is there, and numbers are what they can be.
+    fn check(&self) -> Result<(), String> {
+        let is_positive = |number: f64| number > 0.0 && number.is_finite();
+        if let Some(named) = self.may_move.iter().find(|named| !self.models.iter().any(|load| load.model == **named)) {
+            return Err(format!("may_move names {named}, and no model is called so"));
+        }
+        for (name, stock) in &self.accelerators {
+            if stock.price().is_some_and(|price| !(price >= 0.0 && price.is_finite())) {
+                return Err(format!("accelerators.{name}: a price is a number from 0 on"));
+            }
+        }
+        if let Some(name) = self.also.iter().find(|(_, also)| !is_positive(also.weight)).map(|(name, _)| name) {
+            return Err(format!("also.{name}: a weight is a number above 0"));
+        }
+        if self.objective != Objective::Makespan && !(self.running.is_empty() && self.also.is_empty()) {
+            return Err("running and also are for the makespan: leave them out, or the objective".to_owned());
+        }
+        if !self.running.is_empty() && !self.also.is_empty() {
+            return Err("running and also do not go together: leave one of them out".to_owned());
+        }
+        match self.objective {
+            Objective::Makespan => Ok(()),
+            Objective::Latency if !is_positive(self.load_seconds) => {
+                Err(format!("load_seconds cannot be {}", self.load_seconds))
+            }
+            Objective::Latency if self.models.iter().all(|load| load.rate == 0.0) => {
+                Err("no model has a rate: that is what the mean time depends on".to_owned())
+            }
+            Objective::Latency => Ok(()),
+            Objective::Cost => match self.accelerators.iter().find(|(_, stock)| stock.price().is_none()) {
+                Some((name, _)) => {
+                    Err(format!("accelerators.{name}: give a price, as in {{ count = 8, price = 2.5 }}"))
+                }
+                None if self.done_within.is_some_and(is_positive) => Ok(()),
+                None => Err("done_within is missing: in how many seconds is all to be done?".to_owned()),
             },
-        })
+        }
+    }
+}
+
+impl Stock {
+    pub(super) fn price(&self) -> Option<f64> {
+        match self {
+            Self::Count(_) => None,
+            Self::Known(known) => known.price,
+        }
+    }
+}
+
+impl ModelLoad {
+    pub(super) fn load(&self) -> Load {
+        Load { requests: self.requests, prompt: f64::from(self.prompt), answer: f64::from(self.answer) }
     }
 }

@@ -29,6 +29,9 @@ pub struct Pool<'a> {
     pub accelerator: &'a Accelerator,
     /// How many there are.
     pub count: u32,
+    /// Over how many of them a replica may be at most, where it is known how many are together ([`super::blocks()`]); where
+    /// it is not, the usual shape of nodes counts, if the options say so.
+    pub block: Option<u32>,
 }
 
 /// What replicas may look like.

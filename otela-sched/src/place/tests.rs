@@ -11,7 +11,11 @@ fn problem<'a>(catalog: &'a Catalog, loads: &[(usize, u64, f64)], counts: &[u32]
         model: catalog.model(MODELS[*model]).unwrap(),
         load: Load { requests: *requests, prompt: 256.0, answer: *answer },
     };
-    let pool = |(name, count): (&&str, &u32)| Pool { accelerator: catalog.accelerator(name).unwrap(), count: *count };
+    let pool = |(name, count): (&&str, &u32)| Pool {
+        accelerator: catalog.accelerator(name).unwrap(),
+        count: *count,
+        block: None,
+    };
     Problem {
         demands: loads.iter().map(demand).collect(),
         pools: TYPES.iter().zip(counts).map(pool).collect(),

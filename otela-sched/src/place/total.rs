@@ -67,7 +67,7 @@ pub fn total(trace: &[Slot<'_>], schedule_seconds: f64) -> Total {
     total
 }
 
-fn groups<'a>(problem: &Problem<'a>, placement: &Placement) -> Vec<Group<'a>> {
+pub(super) fn groups<'a>(problem: &Problem<'a>, placement: &Placement) -> Vec<Group<'a>> {
     let models = problem.demands.iter().zip(placement);
     let of_model = models.flat_map(|(demand, replicas)| {
         replicas.iter().map(|replicas| Group {

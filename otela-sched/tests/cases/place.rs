@@ -63,7 +63,7 @@ fn problem<'a>(
     }
     let mut pools = Vec::new();
     for (accelerator, count) in cluster {
-        pools.push(Pool { accelerator: catalog.accelerator(accelerator)?, count: *count });
+        pools.push(Pool { accelerator: catalog.accelerator(accelerator)?, count: *count, block: None });
     }
     let options = Options {
         tps: allowed.tps.clone().unwrap_or_else(|| vec![1, 2, 4, 8]),
