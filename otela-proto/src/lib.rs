@@ -6,11 +6,12 @@
 //! therefore runs in production and in simulation.
 //!
 //! Read in this order: [`id`], [`lifecycle`], [`payload`], [`entry`], [`accusation`], [`provider`], [`registry`],
-//! [`gossip`]. [`admission`] stands by itself: who may connect at all.
+//! [`gossip`]. [`assignment`] is what schedulers tell nodes. [`admission`] stands by itself: who may connect at all.
 
 pub mod accusation;
 pub mod admission;
 pub mod anthropic;
+pub mod assignment;
 pub mod clock;
 pub mod engine_path;
 pub mod entry;

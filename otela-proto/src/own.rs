@@ -2,6 +2,7 @@
 
 use crate::{
     accusation::{Accusation, Charge},
+    assignment::{Assigned, Claim, Offer},
     entry::{Draft, Entry, Rank},
     id::{Epoch, MeshName, Session},
     lifecycle::Lifecycle,
@@ -30,6 +31,12 @@ pub struct Announcement {
     pub ends_at_ms: Option<u64>,
     /// No new requests are wanted.
     pub draining: bool,
+    /// What the node can be told to serve, and by whom.
+    pub offer: Option<Offer>,
+    /// What it was told to serve last.
+    pub assigned: Option<Assigned>,
+    /// A scheduler's claim to be the one that acts.
+    pub claim: Option<Claim>,
 }
 
 /// The writer of one peer's entry.
@@ -187,6 +194,9 @@ impl Own {
             labels: self.base.labels.iter().chain(&said.labels).map(|(k, v)| (k.clone(), v.clone())).collect(),
             ends_at_ms: said.ends_at_ms,
             draining: said.draining,
+            offer: said.offer.clone(),
+            assigned: said.assigned.clone(),
+            claim: said.claim,
             ..self.base.clone()
         }
     }

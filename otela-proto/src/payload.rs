@@ -3,6 +3,7 @@
 //! Protobuf messages, so that newer peers can add fields. An entry travels as its owner's signed bytes and is
 //! never encoded again from these structs, which is why unknown fields survive and signatures stay valid.
 
+use crate::assignment::{Assigned, Claim, Offer};
 use std::collections::BTreeMap;
 
 /// The largest payload that peers accept, in bytes.
@@ -20,6 +21,8 @@ pub enum Role {
     Ingress = 2,
     /// Public meeting point of peers.
     Relay = 3,
+    /// Tells idle nodes what to serve.
+    Scheduler = 4,
 }
 
 impl Role {
@@ -31,6 +34,7 @@ impl Role {
             Self::Node => "node",
             Self::Ingress => "ingress",
             Self::Relay => "relay",
+            Self::Scheduler => "scheduler",
         }
     }
 }
@@ -69,6 +73,15 @@ pub struct Payload {
     /// Whatever is wrong with it, the rest counts.
     #[prost(bytes = "vec", tag = "10")]
     pub provider_certificate: Vec<u8>,
+    /// What a node can be told to serve, and by whom; absent where nobody can.
+    #[prost(message, optional, tag = "11")]
+    pub offer: Option<Offer>,
+    /// What such a node was told to serve last.
+    #[prost(message, optional, tag = "12")]
+    pub assigned: Option<Assigned>,
+    /// A scheduler's claim to be the one that acts.
+    #[prost(message, optional, tag = "13")]
+    pub claim: Option<Claim>,
 }
 
 /// Accelerators and host of a node.

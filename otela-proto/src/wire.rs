@@ -37,7 +37,8 @@ pub fn probe_protocol(mesh: &MeshName) -> String {
 /// A statement and its signer's signature over it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Signed {
-    /// An encoded [`EntryBody`], [`AccusationBody`], [`ReleaseBody`], [`MembershipBody`] or [`ProviderBody`].
+    /// An encoded [`EntryBody`], [`AccusationBody`], [`ReleaseBody`], [`MembershipBody`], [`ProviderBody`] or
+    /// [`DirectiveBody`].
     #[prost(bytes = "vec", tag = "1")]
     pub body: Vec<u8>,
     /// Ed25519 over the domain string, the mesh name and `body`, with a NUL after each of the first two. What is said
@@ -171,6 +172,49 @@ pub struct ProviderBody {
     /// Until when it counts.
     #[prost(uint64, tag = "7")]
     pub until_ms: u64,
+}
+
+/// What a scheduler signs for a node.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DirectiveBody {
+    /// Version of this message.
+    #[prost(uint32, tag = "1")]
+    pub schema: u32,
+    /// The node's peer id (binary form).
+    #[prost(bytes = "vec", tag = "2")]
+    pub node: Vec<u8>,
+    /// Which run of the node it is for.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// The scheduler's peer id (binary form).
+    #[prost(bytes = "vec", tag = "4")]
+    pub scheduler: Vec<u8>,
+    /// The scheduler's generation.
+    #[prost(uint64, tag = "5")]
+    pub generation: u64,
+    /// The number of its plan.
+    #[prost(uint64, tag = "6")]
+    pub plan: u64,
+    /// What to serve; absent, if the node is to be idle.
+    #[prost(message, optional, tag = "7")]
+    pub work: Option<WorkBody>,
+}
+
+/// An engine to be started.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WorkBody {
+    /// The provider's launch template.
+    #[prost(string, tag = "1")]
+    pub template: String,
+    /// The model.
+    #[prost(string, tag = "2")]
+    pub model: String,
+    /// Accelerators that one copy of the model is spread over.
+    #[prost(uint32, tag = "3")]
+    pub tensor_parallel: u32,
+    /// Copies of the model.
+    #[prost(uint32, tag = "4")]
+    pub data_parallel: u32,
 }
 
 /// What a peer shows of itself before it is admitted to a connection.
