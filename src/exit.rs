@@ -10,7 +10,7 @@ use crate::{
 };
 use otela_ingress::ListenError;
 use otela_node::{
-    agent::Outcome,
+    agent::{Outcome, TemplatesError},
     engine::{LaunchError, NotReady},
     peer::{
         IdentityError, StartError, StateError, TlsError,
@@ -106,6 +106,9 @@ pub(crate) enum CommandError {
     /// Nothing was measured.
     #[error(transparent)]
     Probe(#[from] ProbeFailed),
+    /// The launch templates cannot be used.
+    #[error(transparent)]
+    Templates(#[from] TemplatesError),
     /// Measurements, models or factors cannot be used.
     #[error(transparent)]
     Sched(#[from] SchedError),
@@ -134,7 +137,7 @@ impl CommandError {
                 UNAVAILABLE
             }
             Self::Identity(_) | Self::State(_) | Self::Tls(_) | Self::NoCertificate(_) => CONFIG,
-            Self::Engine(EngineError::Config(_)) => CONFIG,
+            Self::Engine(EngineError::Config(_)) | Self::Templates(_) => CONFIG,
             Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) | Self::Provider(_) => {
                 CONFIG
             }

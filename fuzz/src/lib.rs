@@ -16,6 +16,8 @@ pub const RELEASE: &str = "otela/release/1";
 pub const MEMBERSHIP: &str = "otela/membership/1";
 /// The same for what a provider says of a node.
 pub const PROVIDER: &str = "otela/provider/1";
+/// The same for what a scheduler tells a node.
+pub const DIRECTIVE: &str = "otela/directive/1";
 
 /// The mesh that everything is signed for.
 pub fn mesh() -> MeshName {

@@ -6,11 +6,13 @@ use super::{
     parse::{label, open_path, service},
     provider::ProviderArgs,
 };
+use crate::exit::CommandError;
 use otela_node::{
-    agent::{AgentConfig, ServiceConfig, hardware::Visible},
+    agent::{AgentConfig, Assignable, LaunchTemplate, ServiceConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
 };
-use std::{ffi::OsString, io, net::SocketAddr, time::Duration};
+use otela_proto::PeerId;
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Flags of `otela start`.
 #[derive(Debug, clap::Args)]
@@ -49,6 +51,21 @@ pub(crate) struct StartArgs {
     /// How long the node shows that it is down before it leaves, when its engine has ended by itself.
     #[arg(long, env = "OTELA_START_LINGER", value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     linger: Duration,
+    /// A scheduler that may tell this node what to serve, by its peer id; several times, or separated by commas. The node is
+    /// then idle until it is told. Nobody else may tell it anything.
+    #[arg(
+        long = "scheduler",
+        env = "OTELA_START_SCHEDULERS",
+        value_name = "PEER",
+        value_delimiter = ',',
+        requires = "templates",
+        conflicts_with = "process"
+    )]
+    schedulers: Vec<PeerId>,
+    /// How engines are started that a scheduler asks for (TOML): [NAME] and command = ["vllm", "serve", "{model}",
+    /// "--tensor-parallel-size", "{tensor_parallel}", "--port", "{port}"]; docs/scheduler.md has more.
+    #[arg(long, env = "OTELA_START_TEMPLATES", value_name = "FILE", requires = "schedulers")]
+    templates: Option<PathBuf>,
     /// Accelerators of this job, as CUDA sees them.
     #[arg(long, env = "CUDA_VISIBLE_DEVICES", value_name = "LIST", hide = true)]
     cuda_visible_devices: Option<String>,
@@ -62,9 +79,11 @@ pub(crate) struct StartArgs {
 
 impl StartArgs {
     /// The settings of the agent.
-    pub(crate) fn agent(&self) -> io::Result<AgentConfig> {
+    pub(crate) fn agent(&self) -> Result<AgentConfig, CommandError> {
+        let templates = self.templates.as_deref().map(LaunchTemplate::load).transpose()?.unwrap_or_default();
         Ok(AgentConfig {
             process: self.process.clone(),
+            assignable: Assignable { schedulers: self.schedulers.clone(), templates },
             labels: self.labels.iter().cloned().collect(),
             service: ServiceConfig {
                 name: self.service.clone(),

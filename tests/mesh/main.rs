@@ -21,6 +21,7 @@ macro_rules! each_way {
 
 mod admission;
 mod anthropic;
+mod assign;
 mod churn;
 mod cli;
 mod config;

@@ -3,6 +3,7 @@
 //! It announces the node's hardware, runs the engine, tells the mesh the truth about it (loading, ready, down, left),
 //! and lets requests through exactly while that is "ready". [`run`] reads as the life of a node.
 
+mod assigned;
 pub mod hardware;
 mod life;
 mod serve;
@@ -14,10 +15,12 @@ use crate::{
     tasks::Tasks,
     telemetry::{Metrics, chain, trace::Traces},
 };
+use assigned::Orders;
+pub use assigned::{Assignable, LaunchTemplate, TemplatesError};
 use hardware::{Tools, Visible};
 use otela_proto::payload::{Accelerator, Hardware};
 use serve::{Gate, Opening};
-use std::{collections::BTreeMap, ffi::OsString, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// Neighbours get our leave within this, or notice by themselves.
@@ -26,8 +29,10 @@ const LEAVE_WITHIN: Duration = Duration::from_millis(800);
 /// The settings of one agent.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// The engine's own command line; none for an idle node that only shows its hardware.
+    /// The engine's own command line; none for an idle node, which shows its hardware and serves what it is told to.
     pub process: Option<Vec<OsString>>,
+    /// Who may tell an idle node what to serve.
+    pub assignable: Assignable,
     /// The provider's labels.
     pub labels: BTreeMap<String, String>,
     /// What the engine is offered as.
@@ -52,6 +57,7 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             process: None,
+            assignable: Assignable::default(),
             labels: BTreeMap::new(),
             service: ServiceConfig::default(),
             ready: ReadyOptions::default(),
@@ -119,15 +125,23 @@ pub async fn run(
     metrics: &Metrics,
 ) -> Outcome {
     let ServiceConfig { in_flight_max, paths, .. } = config.service.clone();
-    let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone());
+    // Whoever runs an engine of its own takes no orders, and says so.
+    let assignable = if config.process.is_none() { config.assignable.clone() } else { Assignable::default() };
+    let session = peer.clone();
+    let orders = Orders::new(peer.mesh().clone(), move || session.session(), assignable, tasks.clone(), metrics);
+    let orders = Arc::new(orders);
+    let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone(), Arc::clone(&orders));
     tasks.spawn(tunnel::serve(requests, gate.clone(), tasks.clone()));
     let said = Announcement { labels: config.labels.clone(), ..Announcement::default() };
     let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, said };
     agent.announce().await;
-    agent.said.hardware = Some(detect(&agent.config.visible).await);
+    let hardware = detect(&agent.config.visible).await;
+    orders.has_accelerators(hardware.accelerators.iter().map(|kind| kind.count).max().unwrap_or(0));
+    agent.said.hardware = Some(hardware);
     agent.announce().await;
     let outcome = match agent.config.process.clone() {
         Some(argv) => agent.serve(argv).await,
+        None if orders.are_taken() => agent.follow(orders).await,
         None => {
             agent.tasks.draining().await;
             Outcome::Stopped

@@ -3,6 +3,7 @@
 //! The path is checked against the list of inference routes here as well, whatever the ingress did. An answer of our
 //! own says whether the engine has seen the request, so that the ingress knows what a second try may cost.
 
+use super::assigned::{Orders, Refused};
 use crate::{
     engine::Client,
     http1::{BoxError, PooledBody, RequestBody, SendError},
@@ -16,9 +17,13 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, service::Service};
-use otela_proto::{anthropic, engine_path};
+use otela_proto::{
+    anthropic,
+    assignment::{DIRECTIVE_BYTES_MAX, DIRECTIVE_PATH, Invalid},
+    engine_path,
+};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -91,6 +96,7 @@ struct Shared {
     engine: ArcSwapOption<Client>,
     opening: Opening,
     traces: Traces,
+    orders: Arc<Orders>,
     in_flight: watch::Sender<usize>,
     counters: Counters,
 }
@@ -105,8 +111,8 @@ pub(super) struct Opening {
 }
 
 impl Gate {
-    /// A closed door. What passes it is seen in `traces`.
-    pub(super) fn new(metrics: &Metrics, opening: Opening, traces: Traces) -> Self {
+    /// A closed door. What passes it is seen in `traces`; `orders` are for the node itself.
+    pub(super) fn new(metrics: &Metrics, opening: Opening, traces: Traces, orders: Arc<Orders>) -> Self {
         let counters = Counters::default();
         metrics.register(|r| {
             r.register("otela_agent_requests", "Requests handed to the engine", counters.requests.clone());
@@ -115,7 +121,7 @@ impl Gate {
             r.register("otela_agent_in_flight", "Requests in the engine's hands", counters.in_flight.clone());
         });
         let in_flight = watch::channel(0).0;
-        let shared = Shared { engine: ArcSwapOption::empty(), opening, traces, in_flight, counters };
+        let shared = Shared { engine: ArcSwapOption::empty(), opening, traces, orders, in_flight, counters };
         Self { shared: Arc::new(shared) }
     }
 
@@ -141,6 +147,9 @@ impl Gate {
         if path == HEALTH {
             return Response::new(ServedBody::Own(Full::default()));
         }
+        if path == DIRECTIVE_PATH {
+            return self.take_order(request).await;
+        }
         if !engine_path::is_inference(path) && !engine_path::is_opened(path, &self.shared.opening.paths) {
             let message = "This route is not reachable through the mesh.";
             return self.refuse(&Asked::of(&request), StatusCode::NOT_FOUND, "unknown_url", message);
@@ -148,6 +157,22 @@ impl Gate {
         let span = self.shared.traces.received("otela.node", request.headers());
         let response = self.pass(request, &span, begun).await;
         span.set("http.response.status_code", i64::from(response.status().as_u16()));
+        response
+    }
+
+    /// Takes a scheduler's order, or says why not.
+    async fn take_order(&self, request: Request<Incoming>) -> Response<ServedBody> {
+        let body = Limited::new(request.into_body(), DIRECTIVE_BYTES_MAX).collect().await;
+        // What is too long need not be read to its end.
+        let taken = body
+            .map_err(|_| Refused::from(Invalid::TooLarge))
+            .and_then(|body| self.shared.orders.take(&body.to_bytes()));
+        let (status, said) = match taken {
+            Ok(()) => (StatusCode::ACCEPTED, json!({"taken": true})),
+            Err(why) => (why.status(), json!({"taken": false, "reason": why.reason(), "message": why.to_string()})),
+        };
+        let mut response = Response::new(ServedBody::Own(Full::new(Bytes::from(said.to_string()))));
+        *response.status_mut() = status;
         response
     }
 

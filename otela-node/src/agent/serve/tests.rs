@@ -2,11 +2,16 @@
 
 use super::*;
 use crate::{
+    agent::Assignable,
     http1::{Connect, Pool, PoolLimits},
     tasks::Tasks,
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use otela_proto::{
+    PeerId,
+    id::{Epoch, Session},
+};
 use tokio::{
     io::DuplexStream,
     net::TcpListener,
@@ -22,6 +27,14 @@ impl Connect for Pipes {
     async fn connect(&self) -> Result<DuplexStream, BoxError> {
         self.0.lock().await.recv().await.ok_or_else(|| "no more pipes".into())
     }
+}
+
+/// A closed door of a node that takes no orders.
+fn gate() -> Gate {
+    let me = Session { peer: PeerId::random(), epoch: Epoch(1) };
+    let (metrics, tasks) = (Metrics::new(), Tasks::new());
+    let orders = Orders::new("lab".parse().unwrap(), move || me, Assignable::default(), tasks, &metrics);
+    Gate::new(&metrics, Opening::default(), Traces::default(), Arc::new(orders))
 }
 
 /// The status and code with which `gate` answers a POST to `path`, and whether it says that no engine had it.
@@ -59,7 +72,7 @@ async fn whole(gate: &Gate, path: &str) -> (u16, bool, Value) {
 
 #[tokio::test]
 async fn p25_the_node_itself_lets_nothing_but_inference_through() {
-    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
+    let gate = gate();
     for path in ["/sleep", "/v1/load_lora_adapter", "/metrics", "/v1/../sleep", "//sleep", "/v1/models"] {
         assert_eq!(ask(&gate, path).await, (404, "unknown_url".into(), true), "{path}");
     }
@@ -68,7 +81,7 @@ async fn p25_the_node_itself_lets_nothing_but_inference_through() {
 
 #[tokio::test]
 async fn refusals_are_in_the_words_of_the_endpoint() {
-    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
+    let gate = gate();
     let message = "The engine is not ready.";
     let (.., error) = whole(&gate, "/v1/messages").await;
     let inner = json!({"type": "overloaded_error", "message": message, "code": "not_ready"});
@@ -81,11 +94,17 @@ async fn refusals_are_in_the_words_of_the_endpoint() {
 
 #[tokio::test]
 async fn an_engine_that_is_gone_has_not_had_the_request() {
-    let gate = Gate::new(&Metrics::new(), Opening::default(), Traces::default());
+    let gate = gate();
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     gate.open(Client::new(nobody, None, Tasks::new()));
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "engine_unreachable".into(), true));
     gate.close();
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "not_ready".into(), true));
     gate.idle().await;
+}
+
+#[tokio::test]
+async fn orders_are_answered_with_a_reason() {
+    let (status, _, said) = whole(&gate(), DIRECTIVE_PATH).await;
+    assert_eq!((status, said["taken"].as_bool(), said["reason"].as_str()), (403, Some(false), Some("not_offered")));
 }

@@ -3,6 +3,7 @@
 use crate::peer::Peer;
 use libp2p::PeerId;
 use otela_proto::{
+    assignment::{Assigned, Offer},
     lifecycle::Lifecycle,
     payload::{Hardware, Payload, Role, Service},
     provider::{PROVIDER_LABEL, Provider},
@@ -29,6 +30,9 @@ pub(super) fn node(peer: &Peer, id: &PeerId, node: &Node) -> Value {
         "ends_at_ms": payload.ends_at_ms,
         "started_at_ms": payload.started_at_ms,
         "issued_at_ms": entry.issued_at_ms(),
+        "offer": payload.offer.as_ref().map(offer),
+        "assigned": payload.assigned.as_ref().map(assigned),
+        "claim": payload.claim.map(|claim| json!({"generation": claim.generation, "plan": claim.plan})),
         "software": payload.software,
         "addresses": payload.multiaddrs().map(|a| a.to_string()).collect::<Vec<_>>(),
         "belief": belief(peer, node),
@@ -86,6 +90,24 @@ fn service(service: &Service) -> Value {
         "features": service.features,
         "loading": (!service.loading.is_empty()).then_some(&service.loading),
         "models": models,
+    })
+}
+
+fn offer(offer: &Offer) -> Value {
+    let templates = offer.templates.iter().map(|template| json!({"name": template.name, "models": template.models}));
+    let schedulers = offer.schedulers.iter().filter_map(|key| PeerId::from_bytes(key).ok()).map(|key| key.to_string());
+    json!({"templates": templates.collect::<Vec<_>>(), "schedulers": schedulers.collect::<Vec<_>>()})
+}
+
+fn assigned(assigned: &Assigned) -> Value {
+    json!({
+        "scheduler": PeerId::from_bytes(&assigned.scheduler).ok().map(|key| key.to_string()),
+        "generation": assigned.generation,
+        "plan": assigned.plan,
+        "model": assigned.model,
+        "template": assigned.template,
+        "state": assigned.stage().name(),
+        "reason": (!assigned.reason.is_empty()).then_some(&assigned.reason),
     })
 }
 
