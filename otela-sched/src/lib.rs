@@ -7,6 +7,7 @@ pub mod calibrate;
 pub mod catalog;
 pub mod engine;
 pub mod place;
+pub mod plan;
 pub mod scenario;
 pub mod sim;
 mod text;

@@ -56,6 +56,11 @@ impl Form {
     }
 }
 
+/// All forms that replicas of a model may have. `model` is its place in the problem.
+pub fn forms(problem: &Problem<'_>, model: usize) -> Vec<Form> {
+    Choice::all(problem, &problem.demands[model]).into_iter().map(|choice| Form { choice }).collect()
+}
+
 /// A formula: replicas share the load by what they can do, and each works with the batch at which as many leave as come.
 /// Beside that there is the wait for a place in a batch: that of a queue with as many servers as places (Sakasegawa), and
 /// no more than grows in the time of the load; above capacity, half of what is left undone at its end.
@@ -177,8 +182,7 @@ fn judged(problem: &Problem<'_>, (model, rate): (usize, f64), evaluate: &dyn Eva
     if rate <= 0.0 {
         return (vec![nothing], true);
     }
-    let forms: Vec<Form> =
-        Choice::all(problem, &problem.demands[model]).into_iter().map(|choice| Form { choice }).collect();
+    let forms = forms(problem, model);
     let by_pool = |grid: u32| -> Vec<Vec<(Form, u32)>> {
         let of = |pool: usize| {
             let here = forms.iter().filter(move |form| form.pool() == pool);
