@@ -20,7 +20,7 @@ use otela_node::{
     telemetry::{chain, trace::TraceError},
 };
 use otela_proto::id::MeshName;
-use otela_sched::engine::EngineError;
+use otela_sched::{controller::PlansError, engine::EngineError};
 use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
 
 /// The answer is no.
@@ -131,6 +131,7 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Sched(SchedError::NotPlaced { .. }) => NO,
+            Self::Sched(SchedError::NotJoined(_) | SchedError::Plans(PlansError::Io { .. })) => UNAVAILABLE,
             Self::Config(_) | Self::NoConfig | Self::Sched(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {

@@ -4,7 +4,7 @@ mod ask;
 mod plain;
 pub(crate) mod tables;
 
-pub(crate) use ask::AskError;
+pub(crate) use ask::{AskError, text};
 pub(crate) use tables::{columns, pairs};
 
 use crate::{

@@ -39,7 +39,7 @@ const USUAL_LOGS: &str = "warn,otela=info,hickory_proto=error,hickory_resolver=e
 /// Runs a command, which `argv` has told.
 pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> Result<ExitCode, CommandError> {
     // Some commands talk to a person; the others to whoever reads logs.
-    let usual = match cli.command {
+    let usual = match &cli.command {
         Command::Demo(_)
         | Command::Nodes(_)
         | Command::Models(_)
@@ -49,9 +49,11 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
         | Command::Key(_)
         | Command::Sign(_)
         | Command::Verify(_)
-        | Command::Config(_)
-        | Command::Sched(_) => "error",
-        Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => USUAL_LOGS,
+        | Command::Config(_) => "error",
+        Command::Sched(args) if !args.is_service() => "error",
+        Command::Sched(_) | Command::Start(_) | Command::Ingress(_) | Command::Relay(_) | Command::Engine(_) => {
+            USUAL_LOGS
+        }
     };
     let filter = cli.log.filter.unwrap_or_else(|| usual.to_owned());
     let _logs = telemetry::init(&filter, cli.log.format.into())
@@ -77,7 +79,7 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
             Command::Probe(args) => probe::run(*args).await,
             Command::Doctor(args) => doctor::run(*args).await,
             Command::Config(args) => config::run(&args, cli.config.as_deref()),
-            Command::Sched(args) => sched::run(&args),
+            Command::Sched(args) => sched::run(*args).await,
         }
     });
     runtime.shutdown_timeout(SHUTDOWN_WITHIN);
@@ -174,7 +176,7 @@ async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
 }
 
 /// Starts a peer and says so.
-async fn join(
+pub(crate) async fn join(
     config: PeerConfig,
     tasks: &Tasks,
     metrics: &Metrics,
@@ -216,7 +218,12 @@ impl Collector {
 }
 
 /// Serves the registry, health and metrics over HTTP until the tasks are stopped.
-async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Metrics) -> Result<(), CommandError> {
+pub(crate) async fn observed(
+    peer: &Peer,
+    address: SocketAddr,
+    tasks: &Tasks,
+    metrics: &Metrics,
+) -> Result<(), CommandError> {
     let listener = TcpListener::bind(address).await.map_err(|source| CommandError::Http { address, source })?;
     let draining = tasks.clone();
     let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
@@ -228,11 +235,11 @@ async fn observed(peer: &Peer, address: SocketAddr, tasks: &Tasks, metrics: &Met
 }
 
 /// The exit code of a peer that was stopped, perhaps because it has a twin.
-fn unless_superseded(peer: &Peer, code: ExitCode) -> Result<ExitCode, CommandError> {
+pub(crate) fn unless_superseded(peer: &Peer, code: ExitCode) -> Result<ExitCode, CommandError> {
     if peer.is_superseded() { Err(CommandError::Superseded) } else { Ok(code) }
 }
 
-async fn leave(peer: &Peer, tasks: &Tasks) {
+pub(crate) async fn leave(peer: &Peer, tasks: &Tasks) {
     peer.leave(SHUTDOWN_WITHIN).await;
     tasks.shutdown(Duration::ZERO).await;
 }

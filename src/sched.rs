@@ -1,9 +1,11 @@
 //! `otela sched`: what the scheduler's library knows and foretells, on the command line.
 
 mod calibrate;
+mod live;
 mod measured;
 mod objectives;
 mod picture;
+mod plans;
 mod simulate;
 mod solve;
 mod validate;
@@ -15,11 +17,13 @@ use crate::{
 use otela_sched::{
     calibrate::{MeasurementError, RecordingError, TableError},
     catalog::{CatalogError, Unknown},
+    controller::PlansError,
     place::{NoRoom, NotPlaced, ProblemError},
+    plan::PolicyError,
     scenario::ScenarioError,
     sim::VariantError,
 };
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Why nothing was fitted or held against anything.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +64,15 @@ pub(crate) enum SchedError {
     /// What runs is not what the problem says.
     #[error("{path}")]
     NoRoom { path: PathBuf, source: NoRoom },
+    /// What is wanted.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Plans.
+    #[error(transparent)]
+    Plans(#[from] PlansError),
+    /// A mesh that does not let us look.
+    #[error("the mesh was not found within {0:?}: see `otela doctor` with the same flags")]
+    NotJoined(Duration),
     /// A file of another kind is not there, or may not be read.
     #[error("cannot read {path}")]
     Open { path: PathBuf, source: io::Error },
@@ -72,12 +85,15 @@ pub(crate) enum SchedError {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &SchedArgs) -> Result<ExitCode, CommandError> {
-    match &args.command {
-        SchedCommand::Calibrate(args) => calibrate::run(args),
-        SchedCommand::Validate(args) => validate::run(args),
-        SchedCommand::Simulate(args) => simulate::run(args),
-        SchedCommand::Solve(args) => solve::run(args),
+pub(crate) async fn run(args: SchedArgs) -> Result<ExitCode, CommandError> {
+    match args.command {
+        SchedCommand::Calibrate(args) => calibrate::run(&args),
+        SchedCommand::Validate(args) => validate::run(&args),
+        SchedCommand::Simulate(args) => simulate::run(&args),
+        SchedCommand::Solve(args) => solve::run(&args),
+        SchedCommand::Plan(args) => live::plan(*args).await,
+        SchedCommand::Run(args) => live::run(*args).await,
+        SchedCommand::Explain(args) => plans::explain(&args),
     }
 }
 

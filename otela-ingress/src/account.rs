@@ -297,6 +297,9 @@ impl Drop for Account {
         if let (Some(model), End::Complete) = (&self.model, end) {
             self.app.paces.ended(model, lasted.saturating_sub(self.stages.queue), self.tokens());
         }
+        if let Some(model) = &self.model {
+            metrics.request_for(model);
+        }
         if let Some(usage) = self.usage {
             metrics.tokens(self.model.as_deref(), usage);
         }

@@ -60,6 +60,11 @@ struct ReasonLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ModelLabel {
+    model: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TokenLabel {
     model: String,
     kind: &'static str,
@@ -73,6 +78,8 @@ pub(crate) struct IngressMetrics {
     refused: Family<ReasonLabel, Counter>,
     resumed: Family<ReasonLabel, Counter>,
     tokens: Family<TokenLabel, Counter>,
+    model_requests: Family<ModelLabel, Counter>,
+    model_answers: Family<ModelLabel, Counter>,
     models: Arc<Mutex<HashSet<String>>>,
     pub(crate) retries: Counter,
     pub(crate) hedges: Counter,
@@ -98,6 +105,8 @@ impl IngressMetrics {
             refused: Family::default(),
             resumed: Family::default(),
             tokens: Family::default(),
+            model_requests: Family::default(),
+            model_answers: Family::default(),
             models: Arc::default(),
             retries: Counter::default(),
             hedges: Counter::default(),
@@ -132,6 +141,10 @@ impl IngressMetrics {
             let resumed = m.resumed.clone();
             r.register("otela_ingress_streams_broken", "Streams that broke, by what became of them", resumed);
             r.register("otela_ingress_tokens", "Tokens as engines account for them", m.tokens.clone());
+            let requests = m.model_requests.clone();
+            r.register("otela_ingress_model_requests", "Requests for models that the mesh knows", requests);
+            let answers = m.model_answers.clone();
+            r.register("otela_ingress_model_answers", "Answers whose tokens the engine has told", answers);
             r.register("otela_ingress_request_seconds", "From a request's head to its end", m.duration.clone());
             r.register("otela_ingress_first_byte_seconds", "From request to first byte", m.first_byte.clone());
             r.register("otela_ingress_queue_seconds", "Time that requests waited for a place", m.queue.clone());
@@ -160,8 +173,14 @@ impl IngressMetrics {
         self.resumed.get_or_create(&ReasonLabel { reason }).inc();
     }
 
+    /// A request for a model that the mesh knows, answered or not.
+    pub(crate) fn request_for(&self, model: &str) {
+        self.model_requests.get_or_create(&ModelLabel { model: self.label(model) }).inc();
+    }
+
     pub(crate) fn tokens(&self, model: Option<&str>, usage: Usage) {
         let model = self.label(model.unwrap_or(OTHER));
+        self.model_answers.get_or_create(&ModelLabel { model: model.clone() }).inc();
         for (kind, tokens) in [("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)] {
             self.tokens.get_or_create(&TokenLabel { model: model.clone(), kind }).inc_by(tokens);
         }

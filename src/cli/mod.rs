@@ -26,7 +26,10 @@ pub(crate) use model::{ModelArgs, model_flags};
 pub(crate) use peer::PeerArgs;
 pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
-pub(crate) use sched::{CalibrateArgs, MeasuredArgs, SchedArgs, SchedCommand, SimulateArgs, SolveArgs, ValidateArgs};
+pub(crate) use sched::{
+    CalibrateArgs, ExplainArgs, MeasuredArgs, PlanArgs, RunArgs, SchedArgs, SchedCommand, SimulateArgs, SolveArgs,
+    ValidateArgs, WantedArgs,
+};
 pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;
 

@@ -1,12 +1,21 @@
 //! Flags of `otela sched`.
 
-use std::path::PathBuf;
+use super::{PeerArgs, Target, egress::ViaArgs};
+use otela_proto::PeerId;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Flags of `otela sched`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SchedArgs {
     #[command(subcommand)]
     pub(crate) command: SchedCommand,
+}
+
+impl SchedArgs {
+    /// Whether it runs on and writes a log, instead of answering a person.
+    pub(crate) fn is_service(&self) -> bool {
+        matches!(self.command, SchedCommand::Run(_))
+    }
 }
 
 /// What to do with models, accelerators and what is known of them.
@@ -20,6 +29,12 @@ pub(crate) enum SchedCommand {
     Simulate(SimulateArgs),
     /// Find the placement with the least makespan: which model on how many of which accelerators.
     Solve(SolveArgs),
+    /// Say what would be placed on the idle nodes of a mesh now. Tells nobody anything.
+    Plan(Box<PlanArgs>),
+    /// Place models on idle nodes, for as long as this runs: nodes whose providers name this scheduler do what it says.
+    Run(Box<RunArgs>),
+    /// Show a plan that was made, with its reasons.
+    Explain(ExplainArgs),
 }
 
 /// What both read.
@@ -91,6 +106,68 @@ pub(crate) struct SolveArgs {
     /// Models and accelerators of your own (TOML), besides those that come with the program.
     #[arg(long, value_name = "FILE")]
     pub(crate) catalog: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is wanted of a mesh.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WantedArgs {
+    /// What is to be served, and for what load (TOML); docs/scheduler.md has one.
+    #[arg(value_name = "FILE")]
+    pub(crate) policy: PathBuf,
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
+    /// An ingress to ask how much of each model is wanted; several times, or separated by commas.
+    #[arg(long = "ingress", env = "OTELA_SCHED_INGRESSES", value_name = "URL", value_delimiter = ',')]
+    pub(crate) ingresses: Vec<Target>,
+}
+
+/// Flags of `otela sched plan`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) wanted: WantedArgs,
+    /// For which scheduler: only nodes that name it count. All that name any, if not given.
+    #[arg(long = "as", value_name = "PEER")]
+    pub(crate) scheduler: Option<PeerId>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
+}
+
+/// Flags of `otela sched run`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) wanted: WantedArgs,
+    /// Directory to keep plans in, on a disk that outlives this process. Made if it is not there.
+    #[arg(long, env = "OTELA_SCHED_PLANS", value_name = "DIR", default_value = "otela-plans")]
+    pub(crate) plans: PathBuf,
+    /// How often loads are looked at. Nodes that come and go are seen at once.
+    #[arg(long, env = "OTELA_SCHED_EVERY", value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    pub(crate) every: Duration,
+    /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
+    #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = super::listen_address)]
+    pub(crate) http: SocketAddr,
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+    #[command(flatten)]
+    pub(crate) via: ViaArgs,
+}
+
+/// Flags of `otela sched explain`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    /// The plan: a file of the directory that `otela sched run` keeps them in.
+    #[arg(value_name = "PLAN")]
+    pub(crate) plan: PathBuf,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -95,6 +95,19 @@ pub(super) async fn question(
     Err(if wrong { AskError::Question(message) } else { AskError::Status(target.clone(), status, message) })
 }
 
+/// The text of a path besides the registry.
+pub(crate) async fn text(target: &Target, path: &str) -> Result<String, AskError> {
+    let path = format!("{}{path}", target.prefix);
+    let (status, body) = match timeout(ANSWER_WITHIN, get(target, &path)).await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(AskError::Silent(target.clone(), ANSWER_WITHIN)),
+    };
+    if status != StatusCode::OK {
+        return Err(AskError::NotOtela(target.clone(), status.to_string()));
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
 async fn get(target: &Target, path: &str) -> Result<(StatusCode, Bytes), AskError> {
     let request = Request::get(path)
         .header(header::HOST, &target.authority)

@@ -44,6 +44,7 @@ mod registry;
 mod reload;
 mod resume;
 mod routes;
+mod sched;
 mod streaming;
 mod support;
 mod surface;

@@ -55,7 +55,7 @@ pub fn decide(policy: &Policy, catalog: &Catalog, seen: &Observation, avoided: &
                 Err(why) => idle.push(idle_node(node, why)),
             },
             Doing::Leaving => {
-                idle.push(idle_node(node, "it takes nothing new: it drains, or does not answer".to_owned()))
+                idle.push(idle_node(node, "it takes nothing new: it drains, or does not answer".to_owned()));
             }
         }
     }

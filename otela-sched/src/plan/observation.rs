@@ -28,6 +28,8 @@ pub struct NodeSeen {
     pub templates: Vec<OfferedTemplate>,
     /// What it does.
     pub doing: Doing,
+    /// Generation and plan of the last order that it shows.
+    pub told: Option<(u64, u64)>,
     /// When its allocation ends, in milliseconds since the Unix epoch.
     pub ends_at_ms: Option<u64>,
 }

@@ -43,6 +43,7 @@ fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
         cards: Some(Card { kind: kind.into(), name: kind.into(), count }),
         templates: vec![template(&[])],
         doing: Doing::Nothing,
+        told: None,
         ends_at_ms: None,
     }
 }

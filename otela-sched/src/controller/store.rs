@@ -1,0 +1,140 @@
+//! Plans on disk: one file each, written once.
+
+use crate::plan::Plan;
+use std::{
+    fs, io,
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+/// A directory of plans.
+#[derive(Debug)]
+pub struct Plans {
+    dir: PathBuf,
+    /// Number and generation of the newest.
+    last: (u64, u64),
+}
+
+/// Plans cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum PlansError {
+    /// The directory, or a file in it.
+    #[error("cannot keep plans in {}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not a plan.
+    #[error("{} is not a plan: {what}", path.display())]
+    NotAPlan {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        what: String,
+    },
+}
+
+impl Plans {
+    /// The plans in `dir`, which is made if it is not there. What was being written when a process ended is no plan.
+    ///
+    /// # Errors
+    /// [`PlansError`].
+    pub fn open(dir: &Path) -> Result<Self, PlansError> {
+        let io = |source| PlansError::Io { path: dir.to_owned(), source };
+        fs::create_dir_all(dir).map_err(io)?;
+        let numbers = fs::read_dir(dir).map_err(io)?.filter_map(|entry| number(&entry.ok()?.path()));
+        let mut plans = Self { dir: dir.to_owned(), last: (0, 0) };
+        if let Some(last) = numbers.max() {
+            plans.last = (last, read(&plans.path(last))?.generation);
+        }
+        Ok(plans)
+    }
+
+    /// The number of the next plan.
+    pub fn next(&self) -> u64 {
+        self.last.0 + 1
+    }
+
+    /// The generation of the newest plan; 0 without any.
+    pub fn generation(&self) -> u64 {
+        self.last.1
+    }
+
+    /// Keeps a plan, for good: it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// [`PlansError`]; then it is not to be carried out.
+    pub fn keep(&mut self, plan: &Plan) -> Result<(), PlansError> {
+        let path = self.path(plan.number);
+        let written = || -> io::Result<()> {
+            let unfinished = path.with_extension("unfinished");
+            let mut file = fs::File::create(&unfinished)?;
+            file.write_all(&serde_json::to_vec_pretty(plan)?)?;
+            file.sync_all()?;
+            // Unlike renaming, this never replaces a plan.
+            fs::hard_link(&unfinished, &path)?;
+            fs::remove_file(&unfinished)?;
+            fs::File::open(&self.dir)?.sync_all()
+        };
+        written().map_err(|source| PlansError::Io { path: path.clone(), source })?;
+        self.last = (plan.number, plan.generation);
+        Ok(())
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(format!("plan-{number:08}.json"))
+    }
+}
+
+/// Reads a plan.
+///
+/// # Errors
+/// [`PlansError`].
+pub fn read(path: &Path) -> Result<Plan, PlansError> {
+    let text = fs::read(path).map_err(|source| PlansError::Io { path: path.to_owned(), source })?;
+    serde_json::from_slice(&text)
+        .map_err(|error| PlansError::NotAPlan { path: path.to_owned(), what: error.to_string() })
+}
+
+fn number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("plan-")?.strip_suffix(".json")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(number: u64) -> Plan {
+        Plan {
+            number,
+            generation: 7,
+            scheduler: "s".into(),
+            mesh: "m".into(),
+            made_at_ms: 1,
+            models: Vec::new(),
+            steps: Vec::new(),
+            idle: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn numbers_go_on_after_a_crash_and_no_plan_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("plans");
+        let mut plans = Plans::open(&at).unwrap();
+        assert_eq!((plans.next(), plans.generation()), (1, 0));
+        plans.keep(&plan(1)).unwrap();
+        // A crash while the next was written.
+        fs::write(at.join("plan-00000002.unfinished"), "{").unwrap();
+        let mut again = Plans::open(&at).unwrap();
+        assert_eq!((again.next(), again.generation()), (2, 7));
+        again.keep(&plan(2)).unwrap();
+        let said = plans.keep(&plan(2)).unwrap_err().to_string();
+        assert!(said.ends_with("plan-00000002.json"), "{said}");
+        assert_eq!(read(&at.join("plan-00000002.json")).unwrap(), plan(2));
+        fs::write(at.join("plan-00000003.json"), "{").unwrap();
+        assert!(Plans::open(&at).unwrap_err().to_string().contains("is not a plan: EOF"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Plans for people and for programs.
+
+use super::SchedError;
+use crate::{
+    cli::ExplainArgs,
+    exit::CommandError,
+    look::{columns, print},
+};
+use otela_sched::{
+    controller,
+    plan::{Decision, IdleNode, ModelPlan, Step},
+};
+use serde_json::{Value, json};
+use std::{
+    process::ExitCode,
+    time::{Duration, UNIX_EPOCH},
+};
+
+/// Shows a plan of the past.
+pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
+    let plan = controller::read(&args.plan).map_err(SchedError::from)?;
+    let answer = serde_json::to_value(&plan).unwrap_or(Value::Null);
+    print(args.json, &answer, |_| {
+        let made_at = UNIX_EPOCH + Duration::from_millis(plan.made_at_ms);
+        format!(
+            "plan {} of mesh {}, generation {}, made {} by {}\n\n",
+            plan.number,
+            plan.mesh,
+            plan.generation,
+            humantime::format_rfc3339_seconds(made_at),
+            plan.scheduler,
+        ) + &tables(&plan.models, &plan.steps, &plan.idle)
+    })
+}
+
+/// Shows what would be done.
+pub(super) fn print_decision(is_json: bool, decision: &Decision) -> Result<ExitCode, CommandError> {
+    let answer = json!({"models": decision.models, "steps": decision.steps, "idle": decision.idle});
+    print(is_json, &answer, |_| tables(&decision.models, &decision.steps, &decision.idle))
+}
+
+fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode]) -> String {
+    let of_model = models.iter().map(|of| {
+        let source = if of.is_measured { "measured" } else { "policy" };
+        let nodes =
+            if of.nodes_added > 0 { format!("{} (+{})", of.nodes, of.nodes_added) } else { of.nodes.to_string() };
+        let tokens = format!("{:.0} + {:.0}", of.prompt, of.answer);
+        [of.model.clone(), format!("{:.3}", of.rate), source.to_owned(), tokens, nodes, format!("{:.3}", of.bears)]
+    });
+    let mut text = columns(["MODEL", "REQUESTS/S", "FROM", "TOKENS", "NODES", "BEARS"], of_model);
+    for (model, lacks) in models.iter().filter_map(|of| Some((&of.model, of.lacks.as_ref()?))) {
+        text += &format!("{model} lacks: {lacks}\n");
+    }
+    text += "\n";
+    if steps.is_empty() {
+        text += "nothing is to be changed\n";
+    } else {
+        let of_step = steps.iter().map(|step| {
+            let serve = step.serve.as_ref().map_or_else(
+                || ["nothing".to_owned(), String::new()],
+                |serve| {
+                    let copies = format!("{} x tp {}", serve.data_parallel, serve.tensor_parallel);
+                    [serve.model.clone(), format!("{copies} by {}", serve.template)]
+                },
+            );
+            let [model, how] = serve;
+            [node(&step.host, &step.node), step.accelerators.clone(), model, how, step.why.clone()]
+        });
+        text += &columns(["NODE", "HAS", "SERVES", "HOW", "WHY"], of_step);
+    }
+    if !idle.is_empty() {
+        text += "\n";
+        let of_node = idle.iter().map(|of| [node(&of.host, &of.node), of.accelerators.clone(), of.why.clone()]);
+        text += &columns(["IDLE", "HAS", "WHY"], of_node);
+    }
+    text
+}
+
+/// A machine and the end of the id, which tells nodes on one machine apart.
+fn node(host: &str, id: &str) -> String {
+    format!("{host} …{}", &id[id.len().saturating_sub(6)..])
+}
