@@ -1,6 +1,7 @@
 //! `otela sched`: what the scheduler's library knows and foretells, on the command line.
 
 mod calibrate;
+mod judged;
 mod live;
 mod measured;
 mod objectives;

@@ -106,6 +106,9 @@ pub(crate) struct SolveArgs {
     /// Models and accelerators of your own (TOML), besides those that come with the program.
     #[arg(long, value_name = "FILE")]
     pub(crate) catalog: Option<PathBuf>,
+    /// Factors of engines, where it is simulated; those that come with the program, if not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) factors: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,

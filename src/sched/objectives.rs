@@ -1,4 +1,5 @@
-//! `otela sched solve` for objectives besides the makespan of one load, and beside what runs already.
+//! `otela sched solve` for the cost, for several workloads, and beside what runs already; `judged.rs` has what comes one by
+//! one.
 
 use super::SchedError;
 use crate::{
@@ -7,10 +8,7 @@ use crate::{
 };
 use otela_sched::{
     catalog::Catalog,
-    place::{
-        Effort, Infeasible, NotPlaced, Problem, ProblemFile, Queueing, Replicas, USUAL_WORK, changes, least_cost,
-        least_latency, least_sum, settle,
-    },
+    place::{Effort, NotPlaced, Problem, ProblemFile, Replicas, USUAL_WORK, changes, least_cost, least_sum, settle},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::Path, process::ExitCode};
@@ -29,14 +27,19 @@ impl Asked<'_> {
     }
 
     /// A placement's rows: model, replicas, and what it comes to.
-    fn rows(&self, placement: &[Vec<Replicas>], value: impl Fn(usize) -> String) -> String {
+    pub(super) fn rows(
+        &self,
+        placement: &[Vec<Replicas>],
+        value_name: &str,
+        value: impl Fn(usize) -> String,
+    ) -> String {
         let models = self.problem.demands.iter().zip(placement).enumerate();
         let rows = models
             .map(|(nth, (demand, replicas))| [demand.model.name.clone(), told(self.problem, replicas), value(nth)]);
-        columns(["MODEL", "REPLICAS", "TAKES"], rows)
+        columns(["MODEL", "REPLICAS", value_name], rows)
     }
 
-    fn models(&self, placement: &[Vec<Replicas>]) -> Value {
+    pub(super) fn models(&self, placement: &[Vec<Replicas>]) -> Value {
         let models = self.problem.demands.iter().zip(placement);
         let of = models.map(|(demand, of)| json!({"model": demand.model.name, "replicas": replicas(self.problem, of)}));
         of.collect()
@@ -65,23 +68,6 @@ pub(super) fn replicas(problem: &Problem<'_>, replicas: &[Replicas]) -> Value {
     merged.iter().map(|((name, tp), count)| json!({"accelerator": name, "tp": tp, "count": count})).collect()
 }
 
-pub(super) fn latency(of: &Asked<'_>) -> Result<ExitCode, CommandError> {
-    let queueing = Queueing { seconds: of.file.load_seconds };
-    let found = least_latency(of.problem, &of.file.rates(), &queueing).map_err(|error| of.not_placed(error))?;
-    let found = found.ok_or_else(|| of.not_placed(Infeasible::Together))?;
-    let answer = json!({
-        "mean_seconds": found.mean_seconds,
-        "is_least": found.is_least,
-        "seconds": found.seconds,
-        "models": of.models(&found.placement),
-    });
-    print(of.json, &answer, |_| {
-        let how = if found.is_least { "no placement has less, by this formula" } else { "there may be better ones" };
-        of.rows(&found.placement, |model| format!("{:.3} s", found.seconds[model]))
-            + &format!("mean time of a request {:.3} s: {how}\n", found.mean_seconds)
-    })
-}
-
 pub(super) fn cost(of: &Asked<'_>, catalog: &Catalog) -> Result<ExitCode, CommandError> {
     let prices = of.file.prices(of.problem, catalog);
     let within = of.file.done_within.unwrap_or(f64::INFINITY);
@@ -99,7 +85,7 @@ pub(super) fn cost(of: &Asked<'_>, catalog: &Catalog) -> Result<ExitCode, Comman
         } else {
             "no placement costs less".to_owned()
         };
-        of.rows(&found.placement, |model| format!("{:.3} s", seconds[model]))
+        of.rows(&found.placement, "TAKES", |model| format!("{:.3} s", seconds[model]))
             + &format!("cost {:.2} an hour, done within {within} s: {how}\n", found.cost)
     })
 }
@@ -171,7 +157,7 @@ pub(super) fn beside(of: &Asked<'_>, catalog: &Catalog) -> Result<ExitCode, Comm
             let (takes, costs) = (change.solution.makespan, change.reconfiguration_seconds);
             [names, format!("{takes:.3} s"), format!("{costs:.1} s")]
         });
-        of.rows(&found.solution.placement, |model| {
+        of.rows(&found.solution.placement, "TAKES", |model| {
             let how = if found.moved[model] { "" } else { ", as it was" };
             format!("{:.3} s{how}", found.solution.seconds[model])
         }) + &format!(

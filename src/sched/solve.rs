@@ -1,14 +1,15 @@
-//! `otela sched solve`: where models should run, for the least makespan; `objectives.rs` has the other objectives.
+//! `otela sched solve`: where models should run, for the least makespan; `objectives.rs` and `judged.rs` have the others.
 
-use super::{SchedError, objectives, simulate::text};
+use super::{SchedError, judged, objectives, simulate::text};
 use crate::{
     cli::SolveArgs,
     exit::CommandError,
     look::{columns, print},
 };
 use otela_sched::{
+    calibrate::Table,
     catalog::Catalog,
-    place::{Explanation, Objective, Problem, ProblemFile, Solution, explain, least_makespan},
+    place::{Explanation, Objective, Problem, ProblemFile, Solution, Spare, explain, least_makespan},
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -21,9 +22,14 @@ pub(super) fn run(args: &SolveArgs) -> Result<ExitCode, CommandError> {
     let name = args.problem.display().to_string();
     let file = ProblemFile::read(&name, &text(&args.problem)?).map_err(SchedError::from)?;
     let problem = file.problem(&name, &catalog).map_err(SchedError::from)?;
+    let table = match &args.factors {
+        Some(path) => Table::read(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?,
+        None => Table::builtin(),
+    };
     let of = objectives::Asked { path: &args.problem, file: &file, problem: &problem, json: args.json };
     match file.objective {
-        Objective::Latency => return objectives::latency(&of),
+        Objective::Latency => return judged::latency(&of, &table),
+        Objective::LargestShare => return judged::largest_share(&of, &table),
         Objective::Cost => return objectives::cost(&of, &catalog),
         Objective::Makespan if !file.running.is_empty() => return objectives::beside(&of, &catalog),
         Objective::Makespan if !file.also.is_empty() => return objectives::several(&of),
@@ -50,6 +56,14 @@ fn answer(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation)
         "slowest": problem.demands[explanation.slowest].model.name,
         "unused": unused.map(|(pool, count)| (name(pool).clone(), json!(count))).collect::<serde_json::Map<_, _>>(),
         "more": more.collect::<Vec<_>>(),
+        "next_best": explanation.next_best.as_ref().map(|next| json!({
+            "fewer": name(next.pool),
+            "makespan": next.solution.makespan,
+            "bound": next.solution.bound,
+            "models": problem.demands.iter().zip(&next.solution.placement).map(|(demand, of)| {
+                json!({"model": demand.model.name, "replicas": objectives::replicas(problem, of)})
+            }).collect::<Vec<_>>(),
+        })),
     })
 }
 
@@ -69,7 +83,17 @@ fn tables(problem: &Problem<'_>, solution: &Solution, explanation: &Explanation)
         "no placement takes less\n".to_owned()
     };
     for (pool, count) in explanation.unused.iter().enumerate().filter(|(_, count)| **count > 0) {
-        text += &format!("{count} {} would make nobody faster\n", name(pool));
+        let why = if problem.options.spare == Spare::Idle { "are spare" } else { "would make nobody faster" };
+        text += &format!("{count} {} {why}\n", name(pool));
+    }
+    if let Some(next) = &explanation.next_best {
+        let above = (next.solution.makespan / solution.makespan - 1.0) * 100.0;
+        let (seconds, replicas) = (next.solution.makespan, &next.solution.placement[explanation.slowest]);
+        text += &format!(
+            "next best, with fewer {} for {slowest}: {seconds:.3} s, {above:.1} % more, with {}\n",
+            name(next.pool),
+            objectives::told(problem, replicas)
+        );
     }
     for more in &explanation.more {
         let less = (1.0 - more.makespan / solution.makespan) * 100.0;

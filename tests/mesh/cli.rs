@@ -219,6 +219,15 @@ async fn problems_of_other_kinds_are_solved() {
     for (head, tail, says, key) in [
         ("", "", "no placement takes less", "makespan"),
         ("objective = 'latency'\n", "", "no placement has less, by this formula", "mean_seconds"),
+        (
+            "objective = 'latency'\njudge = 'simulate'\nload_seconds = 20\nseed = 7\n",
+            "",
+            "none is better unless",
+            "judged",
+        ),
+        ("objective = 'largest-share'\n", "", "of its load: no placement has more", "share"),
+        ("objective = 'largest-share'\njudge = 'simulate'\nengine = 'SGLang'\n", "", "has measured", "guessed"),
+        ("spare = 'idle'\n", "", "are spare", "next_best"),
         ("objective = 'cost'\ndone_within = 20\n", "", "no placement costs less", "cost_per_hour"),
         ("", running, "as it was", "changes"),
         ("", also, "night", "workloads"),
@@ -230,6 +239,9 @@ async fn problems_of_other_kinds_are_solved() {
         let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
         assert!(code == 0 && !answer[key].is_null() && answer["models"].as_array().unwrap().len() == 2, "{told}");
     }
+    std::fs::write(&path, format!("judge = 'simulate'\n{accelerators}{models}")).unwrap();
+    let (code, told) = run(&["sched", "solve", name]).await;
+    assert!(code == 2 && told.contains("is for the objectives latency and largest-share"), "{code} {told}");
     std::fs::write(&path, format!("objective = 'cost'\n{accelerators}{models}")).unwrap();
     let (code, told) = run(&["sched", "solve", name]).await;
     assert!(code == 2 && told.contains("done_within is missing"), "{code} {told}");

@@ -1,7 +1,7 @@
 //! Why a placement is no better, and what would make it so.
 
 use super::{
-    makespan::{Solution, least_makespan},
+    makespan::{Limit, Solution, least_makespan, least_within},
     problem::{Problem, taken},
 };
 
@@ -14,6 +14,18 @@ pub struct Explanation {
     pub unused: Vec<u32>,
     /// What more accelerators would change, pool by pool: one, and a node of them; or a block, where there are blocks.
     pub more: Vec<More>,
+    /// The next best: the least makespan if the slowest model has fewer accelerators of at least one pool. None if it
+    /// cannot do with fewer of any.
+    pub next_best: Option<NextBest>,
+}
+
+/// The best placement that gives the slowest model less of a pool. What is left over is not given out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NextBest {
+    /// The pool of which it has less, by its place in the problem.
+    pub pool: usize,
+    /// The placement.
+    pub solution: Solution,
 }
 
 /// More accelerators of a pool.
@@ -45,5 +57,14 @@ pub fn explain(problem: &Problem<'_>, solution: &Solution) -> Explanation {
             }
         }
     }
-    Explanation { slowest, unused, more }
+    Explanation { slowest, unused, more, next_best: next_best(problem, solution, slowest) }
+}
+
+fn next_best(problem: &Problem<'_>, solution: &Solution, slowest: usize) -> Option<NextBest> {
+    let has = taken(&vec![solution.placement[slowest].clone()], problem.pools.len());
+    let less = has.into_iter().enumerate().filter(|(_, count)| *count > 0).filter_map(|(pool, count)| {
+        let limit = Limit { model: slowest, pool, most: count - 1 };
+        least_within(problem, Some(limit)).ok().map(|solution| NextBest { pool, solution })
+    });
+    less.min_by(|one, other| one.solution.makespan.total_cmp(&other.solution.makespan))
 }

@@ -1,6 +1,10 @@
 //! The file of a problem, TOML or JSON.
 
-use super::problem::{Load, Options};
+use super::{
+    problem::{Load, Options, Spare},
+    simulated::Requests,
+    tokens::Tokens,
+};
 use crate::text::from_toml;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -31,6 +35,18 @@ pub struct ProblemFile {
     /// Whether a replica must fit into one node of the usual shape.
     #[serde(default = "yes")]
     pub within_nodes: bool,
+    /// What becomes of accelerators of which the least makespan has no need.
+    #[serde(default)]
+    pub spare: Option<Spare>,
+    /// What placements are judged by, where requests come one by one.
+    #[serde(default)]
+    pub judge: Judge,
+    /// Whose factors a simulation takes, in place of vLLM's.
+    #[serde(default)]
+    pub engine: Option<String>,
+    /// What a simulation draws requests from.
+    #[serde(default)]
+    pub seed: Option<u64>,
     /// For how many seconds requests come, where their mean time is to be least.
     #[serde(default = "five_minutes")]
     pub load_seconds: f64,
@@ -59,6 +75,19 @@ pub enum Objective {
     Latency,
     /// What the accelerators cost, with all requests done within a time.
     Cost,
+    /// What the model that bears the smallest share of its load bears.
+    LargestShare,
+}
+
+/// What placements are judged by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Judge {
+    /// A formula, from the cost model without factors and from mean lengths.
+    #[default]
+    Formula,
+    /// The simulator, with an engine's factors and lengths as they are drawn.
+    Simulate,
 }
 
 /// Accelerators of one type.
@@ -139,10 +168,13 @@ pub struct ModelLoad {
     /// Requests that come in a second.
     #[serde(default)]
     pub rate: f64,
+    /// How unevenly they come, where they are simulated: 1 is a Poisson process.
+    #[serde(default)]
+    pub burstiness: Option<f64>,
     /// Tokens of each prompt.
-    pub prompt: u32,
+    pub prompt: Tokens,
     /// Tokens of each answer.
-    pub answer: u32,
+    pub answer: Tokens,
 }
 
 /// A problem that cannot be read.
@@ -176,8 +208,8 @@ impl ProblemFile {
         }
         let loads = problem.models.iter().chain(problem.also.values().flat_map(|also| &also.models));
         for load in loads {
-            if load.answer == 0 || load.prompt == 0 {
-                return Err(wrong("prompts and answers have one token at least".to_owned()));
+            for tokens in [&load.prompt, &load.answer] {
+                tokens.check().map_err(|what| wrong(format!("{}: {what}", load.model)))?;
             }
             if !(load.rate >= 0.0 && load.rate.is_finite()) {
                 return Err(wrong(format!("{}: a rate cannot be {}", load.model, load.rate)));
@@ -204,6 +236,7 @@ impl ProblemFile {
         if self.objective != Objective::Makespan && !(self.running.is_empty() && self.also.is_empty()) {
             return Err("running and also are for the makespan: leave them out, or the objective".to_owned());
         }
+        self.check_judge()?;
         if !self.running.is_empty() && !self.also.is_empty() {
             return Err("running and also do not go together: leave one of them out".to_owned());
         }
@@ -212,10 +245,10 @@ impl ProblemFile {
             Objective::Latency if !is_positive(self.load_seconds) => {
                 Err(format!("load_seconds cannot be {}", self.load_seconds))
             }
-            Objective::Latency if self.models.iter().all(|load| load.rate == 0.0) => {
-                Err("no model has a rate: that is what the mean time depends on".to_owned())
+            Objective::Latency | Objective::LargestShare if self.models.iter().all(|load| load.rate == 0.0) => {
+                Err("no model has a rate: that is what this objective depends on".to_owned())
             }
-            Objective::Latency => Ok(()),
+            Objective::Latency | Objective::LargestShare => Ok(()),
             Objective::Cost => match self.accelerators.iter().find(|(_, stock)| stock.price().is_none()) {
                 Some((name, _)) => {
                     Err(format!("accelerators.{name}: give a price, as in {{ count = 8, price = 2.5 }}"))
@@ -224,6 +257,46 @@ impl ProblemFile {
                 None => Err("done_within is missing: in how many seconds is all to be done?".to_owned()),
             },
         }
+    }
+}
+
+impl ProblemFile {
+    /// Keys that only a simulation or only the makespan has a use for.
+    fn check_judge(&self) -> Result<(), String> {
+        let comes_one_by_one = matches!(self.objective, Objective::Latency | Objective::LargestShare);
+        let of_simulation = [
+            ("engine", self.engine.is_some()),
+            ("seed", self.seed.is_some()),
+            ("burstiness", self.models.iter().any(|load| load.burstiness.is_some())),
+        ];
+        match of_simulation.into_iter().find(|(_, is_there)| *is_there) {
+            _ if self.judge == Judge::Simulate && !comes_one_by_one => {
+                return Err("judge = \"simulate\" is for the objectives latency and largest-share".to_owned());
+            }
+            Some((key, _)) if self.judge == Judge::Formula => {
+                return Err(format!("{key} is for a simulation: add judge = \"simulate\", or leave it out"));
+            }
+            _ => {}
+        }
+        if let Some(load) =
+            self.models.iter().find(|load| load.burstiness.is_some_and(|b| !(b >= 0.0 && b.is_finite())))
+        {
+            return Err(format!("{}: burstiness is a number from 0 on", load.model));
+        }
+        if self.spare.is_some() && (self.objective != Objective::Makespan || !self.also.is_empty()) {
+            return Err("spare is for the makespan of one workload: leave it out".to_owned());
+        }
+        Ok(())
+    }
+
+    /// How each model's requests come, and how long they are.
+    pub fn requests(&self) -> Vec<Requests> {
+        let of = |load: &ModelLoad| Requests {
+            prompt: load.prompt.length(),
+            answer: load.answer.length(),
+            burstiness: load.burstiness.unwrap_or(1.0),
+        };
+        self.models.iter().map(of).collect()
     }
 }
 
@@ -238,6 +311,6 @@ impl Stock {
 
 impl ModelLoad {
     pub(super) fn load(&self) -> Load {
-        Load { requests: self.requests, prompt: f64::from(self.prompt), answer: f64::from(self.answer) }
+        Load { requests: self.requests, prompt: self.prompt.mean(), answer: self.answer.mean() }
     }
 }

@@ -4,17 +4,14 @@
 //! each is what it takes of each pool. As in the paper, a model's replicas in one pool are all over as many accelerators.
 
 use super::{
+    candidates::Candidates,
     choice::{Choice, real},
-    cover::{Breadth, Room, TooManyTypes},
+    cover::TooManyTypes,
     problem::{Placement, Problem, Replicas},
 };
 
 /// Requests that an engine has at once, unless the options or its memory say less.
 const BATCH_USUAL: u64 = 256;
-/// Combinations of replicas that are judged for one model, at most.
-const JUDGED_MAX: u64 = 50_000;
-/// Sums of a combination so far and one more model's replicas; a hundred million are about a second.
-const WORK: u64 = 200_000_000;
 
 /// A form of a model's replicas, as what judges placements needs it.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +27,18 @@ pub trait Evaluate {
 }
 
 impl Form {
+    /// All forms that replicas of a model may have.
+    pub(super) fn all(problem: &Problem<'_>, model: usize) -> Vec<Self> {
+        Choice::all(problem, &problem.demands[model]).into_iter().map(|choice| Self { choice }).collect()
+    }
+
+    /// That of these replicas; none if it cannot be.
+    pub(super) fn of(problem: &Problem<'_>, model: usize, replicas: Replicas) -> Option<Self> {
+        let (pool, demand) = (problem.pools.get(replicas.pool)?, &problem.demands[model]);
+        let choice = Choice::new(replicas.pool, pool, replicas.tp, demand, &problem.options)?;
+        Some(Self { choice })
+    }
+
     /// Of which pool, by its place in the problem.
     pub fn pool(&self) -> usize {
         self.choice.pool
@@ -125,15 +134,6 @@ pub struct Fastest {
     pub is_least: bool,
 }
 
-/// What a model may take.
-struct Candidate {
-    /// Form and number, by pool.
-    replicas: Vec<(Form, u32)>,
-    used: Vec<u32>,
-    /// Rate times mean seconds.
-    value: f64,
-}
-
 /// The placement with the least mean time, as judged by `evaluate`, with one size of replicas for each model and pool; none
 /// if a model to which requests come cannot be served. `rates` are requests of each model in a second.
 ///
@@ -144,93 +144,21 @@ pub fn least_latency(
     rates: &[f64],
     evaluate: &dyn Evaluate,
 ) -> Result<Option<Fastest>, TooManyTypes> {
-    let stock: Vec<u32> = problem.pools.iter().map(|pool| pool.count).collect();
-    let room = Room::new(&stock)?;
-    let mut is_least = true;
-    let mut candidates = Vec::new();
-    for (model, rate) in rates.iter().enumerate() {
-        let (mut mine, all) = judged(problem, (model, *rate), evaluate);
-        is_least &= all;
-        prune(&mut mine);
-        candidates.push(mine);
-    }
-    let choice = |candidate: &Candidate| {
-        let used = candidate.used.iter().copied();
-        room.choice(used, candidate.value, candidate.value).expect("no more than there is")
-    };
-    let choices: Vec<Vec<_>> = candidates.iter().map(|of_model| of_model.iter().map(choice).collect()).collect();
-    let combined = room.combine(&choices, f64::INFINITY, Breadth { states_max: 1 << 20, work: WORK });
-    let Some((value, chosen)) = combined.best else { return Ok(None) };
-    let chosen: Vec<&Candidate> = chosen.iter().zip(&candidates).map(|(&nth, of_model)| &of_model[nth]).collect();
-    let replicas = |candidate: &&Candidate| {
-        let of = |(form, count): &(Form, u32)| Replicas { pool: form.pool(), tp: form.tp(), count: *count };
-        candidate.replicas.iter().map(of).collect()
-    };
-    let all: f64 = rates.iter().sum();
-    let mean = |value: f64, rate: f64| if rate > 0.0 { value / rate } else { 0.0 };
-    Ok(Some(Fastest {
-        placement: chosen.iter().map(replicas).collect(),
-        mean_seconds: mean(value, all),
-        seconds: chosen.iter().zip(rates).map(|(candidate, rate)| mean(candidate.value, *rate)).collect(),
-        is_least: is_least && combined.complete,
-    }))
+    let candidates = Candidates::new(problem, rates, evaluate)?;
+    let combined = candidates.combine();
+    Ok(combined.best.map(|(_, chosen)| candidates.fastest(rates, &chosen, combined.complete)))
 }
 
-/// Numbers of replicas of one size in each pool, judged; and whether these are all.
-fn judged(problem: &Problem<'_>, (model, rate): (usize, f64), evaluate: &dyn Evaluate) -> (Vec<Candidate>, bool) {
-    let nothing = Candidate { replicas: Vec::new(), used: vec![0; problem.pools.len()], value: 0.0 };
-    if rate <= 0.0 {
-        return (vec![nothing], true);
-    }
-    let forms = forms(problem, model);
-    let by_pool = |grid: u32| -> Vec<Vec<(Form, u32)>> {
-        let of = |pool: usize| {
-            let here = forms.iter().filter(move |form| form.pool() == pool);
-            let counts = here.flat_map(|form| {
-                let all = 1..=problem.pools[pool].count / form.tp();
-                all.filter(|count| *count == 1 || count.is_multiple_of(grid)).map(|count| (*form, count))
-            });
-            counts.collect()
-        };
-        (0..problem.pools.len()).map(of).collect()
+/// The mean seconds of each model's requests with a placement, as judged by `evaluate`; infinite where it has replicas that
+/// cannot be.
+pub fn mean_seconds(problem: &Problem<'_>, rates: &[f64], placement: &Placement, evaluate: &dyn Evaluate) -> Vec<f64> {
+    let of = |(model, replicas): (usize, &Vec<Replicas>)| {
+        let there = replicas.iter().filter(|replicas| replicas.count > 0);
+        let forms = there.map(|replicas| Some((Form::of(problem, model, *replicas)?, replicas.count)));
+        let forms: Option<Vec<_>> = forms.collect();
+        forms.map_or(f64::INFINITY, |forms| evaluate.seconds(model, rates[model], &forms))
     };
-    let size =
-        |choices: &Vec<Vec<(Form, u32)>>| choices.iter().map(|of| of.len() as u64 + 1).fold(1_u64, u64::saturating_mul);
-    let mut grid = 1;
-    let mut choices = by_pool(grid);
-    while size(&choices) > JUDGED_MAX && grid < 1 << 16 {
-        grid *= 2;
-        choices = by_pool(grid);
-    }
-    let mut candidates = vec![nothing];
-    for (pool, choices) in choices.iter().enumerate() {
-        for nth in 0..candidates.len() {
-            for (form, count) in choices {
-                let (mut replicas, mut used) = (candidates[nth].replicas.clone(), candidates[nth].used.clone());
-                replicas.push((*form, *count));
-                used[pool] = form.tp() * count;
-                candidates.push(Candidate { replicas, used, value: 0.0 });
-            }
-        }
-    }
-    for candidate in &mut candidates {
-        candidate.value = rate * evaluate.seconds(model, rate, &candidate.replicas);
-    }
-    candidates.retain(|candidate| candidate.value.is_finite());
-    (candidates, grid == 1)
-}
-
-/// Leaves out what takes no less than another and is no better.
-fn prune(candidates: &mut Vec<Candidate>) {
-    candidates.sort_by(|one, other| one.value.total_cmp(&other.value));
-    let mut kept: Vec<Candidate> = Vec::new();
-    for candidate in candidates.drain(..) {
-        let is_enough = |other: &Candidate| other.used.iter().zip(&candidate.used).all(|(other, mine)| other <= mine);
-        if !kept.iter().any(is_enough) {
-            kept.push(candidate);
-        }
-    }
-    *candidates = kept;
+    placement.iter().enumerate().map(of).collect()
 }
 
 #[cfg(test)]

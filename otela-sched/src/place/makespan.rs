@@ -59,9 +59,28 @@ pub enum Infeasible {
 /// # Errors
 /// [`Infeasible`].
 pub fn least_makespan(problem: &Problem<'_>) -> Result<Solution, Infeasible> {
+    let mut found = least_within(problem, None)?;
+    super::spread::spread(problem, &mut found.placement);
+    let models = problem.demands.iter().zip(&found.placement);
+    found.seconds = models.map(|(demand, replicas)| serve_model(problem, demand, replicas, Waves::One)).collect();
+    found.makespan = found.seconds.iter().copied().fold(0.0, f64::max);
+    found.bound = found.bound.min(found.makespan);
+    Ok(found)
+}
+
+/// Of one pool a model may have no more than this.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) model: usize,
+    pub(super) pool: usize,
+    pub(super) most: u32,
+}
+
+/// The least makespan within a limit, without what is left over.
+pub(super) fn least_within(problem: &Problem<'_>, limit: Option<Limit>) -> Result<Solution, Infeasible> {
     let choices: Vec<Vec<Choice>> = problem.demands.iter().map(|demand| Choice::all(problem, demand)).collect();
     let units = units(problem);
-    let search = Search { problem, choices: &choices, units };
+    let search = Search { problem, choices: &choices, units, limit };
     search.alone()?;
     let mut high = choices.iter().flatten().map(Choice::longest).fold(0.0, f64::max);
     let mut best = search.at(high).ok_or(Infeasible::Together)?;
@@ -89,7 +108,6 @@ pub fn least_makespan(problem: &Problem<'_>) -> Result<Solution, Infeasible> {
     }
     let is_exact = search.units.iter().all(|unit| *unit == 1);
     let bound = if is_exact { high } else { lower_bound(problem, &choices, high) };
-    super::spread::spread(problem, &mut best);
     let seconds = search.seconds(&best);
     let makespan = seconds.iter().copied().fold(0.0, f64::max);
     Ok(Solution { placement: best, makespan, bound: bound.min(makespan), seconds })
@@ -113,6 +131,7 @@ struct Search<'a> {
     problem: &'a Problem<'a>,
     choices: &'a [Vec<Choice>],
     units: Vec<u32>,
+    limit: Option<Limit>,
 }
 
 impl Search<'_> {
@@ -141,21 +160,38 @@ impl Search<'_> {
     /// A placement that keeps a deadline, if there is one.
     fn at(&self, deadline: f64) -> Option<Placement> {
         let pools = 0..self.problem.pools.len();
-        let of = |choices: &Vec<Choice>| pools.clone().map(|pool| self.capacity(choices, pool, deadline)).collect();
-        let capacities: Capacities = self.choices.iter().map(of).collect();
+        let of = |(model, choices): (usize, &Vec<Choice>)| {
+            let of_pool = |pool| {
+                let mut all = self.capacity(choices, pool, deadline);
+                let most = (self.most(model, pool) / self.units[pool]) as usize;
+                (most + 1..all.len()).for_each(|beyond| all[beyond] = all[most]);
+                all
+            };
+            pools.clone().map(of_pool).collect()
+        };
+        let capacities: Capacities = self.choices.iter().enumerate().map(of).collect();
         let needs: Vec<f64> = self.problem.demands.iter().map(|demand| real(demand.load.requests)).collect();
         let counts: Vec<usize> =
             pools.clone().map(|pool| (self.problem.pools[pool].count / self.units[pool]) as usize).collect();
         let given = fit(&capacities, &needs, &counts)?;
-        let replicas = given.iter().zip(self.choices).map(|(given, choices)| {
+        let replicas = given.iter().zip(self.choices).enumerate().map(|(model, (given, choices))| {
             let of_pool = |(pool, units): (usize, &usize)| {
                 let k = u32::try_from(*units).unwrap_or(u32::MAX) * self.units[pool];
+                let k = k.min(self.most(model, pool));
                 let forms = knapsack::replicas(&knapsack::forms(choices, pool, deadline), k);
                 forms.into_iter().map(move |(tp, count)| Replicas { pool, tp, count })
             };
             given.iter().enumerate().flat_map(of_pool).collect()
         });
         Some(replicas.collect())
+    }
+
+    /// How many accelerators of a pool a model may have.
+    fn most(&self, model: usize, pool: usize) -> u32 {
+        match self.limit {
+            Some(limit) if (limit.model, limit.pool) == (model, pool) => limit.most,
+            _ => self.problem.pools[pool].count,
+        }
     }
 
     fn seconds(&self, placement: &Placement) -> Vec<f64> {

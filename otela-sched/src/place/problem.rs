@@ -1,6 +1,7 @@
 //! What is to be placed where.
 
 use crate::catalog::{Accelerator, Model};
+use serde::Deserialize;
 
 /// What one model has to serve: so many requests at once, all alike.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,6 +35,19 @@ pub struct Pool<'a> {
     pub block: Option<u32>,
 }
 
+/// What becomes of accelerators of which the least makespan has no need.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spare {
+    /// Nothing.
+    Idle,
+    /// They go to the slowest model that they help, where they save most time each.
+    #[default]
+    Slowest,
+    /// They go to each model that they help in turn, to whom has been given the fewest so far.
+    Evenly,
+}
+
 /// What replicas may look like.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -47,11 +61,20 @@ pub struct Options {
     pub divides: bool,
     /// Whether a replica must fit into one node of the usual shape.
     pub within_nodes: bool,
+    /// What becomes of accelerators of which the least makespan has no need.
+    pub spare: Spare,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { tps: vec![1, 2, 4, 8], batch_max: None, holds_kv: true, divides: true, within_nodes: true }
+        Self {
+            tps: vec![1, 2, 4, 8],
+            batch_max: None,
+            holds_kv: true,
+            divides: true,
+            within_nodes: true,
+            spare: Spare::default(),
+        }
     }
 }
 

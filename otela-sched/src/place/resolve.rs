@@ -38,6 +38,7 @@ impl ProblemFile {
             holds_kv: self.holds_kv,
             divides: self.divides,
             within_nodes: self.within_nodes,
+            spare: self.spare.unwrap_or_default(),
         };
         Ok(Problem { demands, pools, options })
     }

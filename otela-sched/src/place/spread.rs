@@ -1,13 +1,17 @@
-//! Accelerators that a placement has no need of: they go where they help most, the slowest model first.
+//! Accelerators that a placement has no need of: they go to somebody whom they help, if they are to.
 
 use super::{
     choice::Choice,
-    problem::{Placement, Problem, Replicas, taken},
+    problem::{Placement, Problem, Replicas, Spare, taken},
     serve::{Waves, serve_model},
 };
 
 /// Gives out what is left, as long as it makes somebody faster.
 pub(super) fn spread(problem: &Problem<'_>, placement: &mut Placement) {
+    if problem.options.spare == Spare::Idle {
+        return;
+    }
+    let mut given = vec![0_u32; placement.len()];
     loop {
         let taken = taken(placement, problem.pools.len());
         let left: Vec<u32> = problem.pools.iter().zip(&taken).map(|(pool, taken)| pool.count - taken).collect();
@@ -17,13 +21,16 @@ pub(super) fn spread(problem: &Problem<'_>, placement: &mut Placement) {
             .zip(placement.iter())
             .map(|(demand, replicas)| serve_model(problem, demand, replicas, Waves::One))
             .collect();
-        let mut slowest: Vec<usize> = (0..seconds.len()).collect();
-        slowest.sort_by(|one, other| seconds[*other].total_cmp(&seconds[*one]));
-        let helped = slowest.into_iter().find_map(|model| {
+        let had = |model: usize| if problem.options.spare == Spare::Evenly { given[model] } else { 0 };
+        let mut turn: Vec<usize> = (0..seconds.len()).collect();
+        turn.sort_by(|one, other| had(*one).cmp(&had(*other)).then(seconds[*other].total_cmp(&seconds[*one])));
+        let helped = turn.into_iter().find_map(|model| {
             let added = best(problem, model, &placement[model], &left, seconds[model])?;
             Some((model, added))
         });
         let Some((model, added)) = helped else { return };
+        let size = |replicas: &[Replicas]| replicas.iter().map(|of| of.tp * of.count).sum::<u32>();
+        given[model] += size(&added) - size(&placement[model]);
         placement[model] = added;
     }
 }
@@ -46,7 +53,7 @@ fn best(
     saved.max_by(|one, other| one.0.total_cmp(&other.0)).map(|(_, more)| more)
 }
 
-fn add(replicas: &[Replicas], pool: usize, tp: u32) -> Vec<Replicas> {
+pub(super) fn add(replicas: &[Replicas], pool: usize, tp: u32) -> Vec<Replicas> {
     let mut more = replicas.to_vec();
     match more.iter_mut().find(|replicas| (replicas.pool, replicas.tp) == (pool, tp)) {
         Some(same) => same.count += 1,

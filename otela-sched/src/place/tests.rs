@@ -46,13 +46,18 @@ fn every(problem: &Problem<'_>) -> Vec<Vec<Replicas>> {
 
 /// The least makespan, by trying everything.
 fn brute_force(problem: &Problem<'_>) -> f64 {
+    brute_force_of(problem, |_, _| true)
+}
+
+/// The same of placements in which a model may have only some of all sets of replicas.
+fn brute_force_of(problem: &Problem<'_>, may: impl Fn(usize, &[u32]) -> bool) -> f64 {
     let sets = every(problem);
     let mut best: Vec<(Vec<u32>, f64)> = vec![(vec![0; problem.pools.len()], 0.0)];
-    for demand in &problem.demands {
+    for (model, demand) in problem.demands.iter().enumerate() {
         let timed = sets
             .iter()
             .map(|set| (taken(&vec![set.clone()], problem.pools.len()), serve_model(problem, demand, set, Waves::One)));
-        let timed: Vec<_> = timed.filter(|(_, seconds)| seconds.is_finite()).collect();
+        let timed: Vec<_> = timed.filter(|(used, seconds)| seconds.is_finite() && may(model, used)).collect();
         let mut next: Vec<(Vec<u32>, f64)> = Vec::new();
         for (used, so_far) in &best {
             for (more, seconds) in &timed {
@@ -93,6 +98,66 @@ proptest! {
                 prop_assert_eq!(found.bound, found.makespan);
             }
             Err(error) => prop_assert!(expected.is_infinite(), "{} {}", error, expected),
+        }
+    }
+
+    #[test]
+    fn nothing_with_fewer_for_the_slowest_is_better_than_the_next_best(
+        loads in loads(3), counts in prop::collection::vec(1..5u32, 1..3),
+    ) {
+        let catalog = Catalog::builtin();
+        let options = Options { tps: vec![1, 2, 4], ..Options::default() };
+        let problem = problem(&catalog, &loads, &counts, options);
+        if let Ok(solution) = least_makespan(&problem) {
+            let found = explain(&problem, &solution);
+            let has = taken(&vec![solution.placement[found.slowest].clone()], problem.pools.len());
+            let fewer = |used: &[u32]| used.iter().zip(&has).any(|(used, has)| used < has);
+            let expected = brute_force_of(&problem, |model, used| model != found.slowest || fewer(used));
+            match found.next_best {
+                Some(next) => {
+                    prop_assert!((next.solution.makespan - expected).abs() <= 1e-9 * expected, "{:?} {}", next, expected);
+                    let used = taken(&vec![next.solution.placement[found.slowest].clone()], problem.pools.len());
+                    prop_assert!(used[next.pool] < has[next.pool]);
+                    prop_assert!(next.solution.makespan >= solution.makespan);
+                }
+                None => prop_assert!(expected.is_infinite(), "{}", expected),
+            }
+        }
+    }
+
+    #[test]
+    fn no_placement_bears_a_larger_share(
+        loads in loads(2), counts in prop::collection::vec(0..5u32, 1..3), rates in prop::collection::vec(0.0..9.0f64, 2),
+    ) {
+        let catalog = Catalog::builtin();
+        let problem = problem(&catalog, &loads, &counts, Options { tps: vec![1, 2], ..Options::default() });
+        let rates = &rates[..loads.len()];
+        let bears = |model: usize, set: &[Replicas]| -> f64 {
+            let does = set.iter().map(|replicas| Form::of(&problem, model, *replicas).map_or(0.0, |f| f.rate_max() * f64::from(replicas.count)));
+            if rates[model] > 0.0 { does.sum::<f64>() / rates[model] } else { f64::INFINITY }
+        };
+        let sets = every(&problem);
+        let fits = |placement: &Placement| {
+            taken(placement, problem.pools.len()).iter().zip(&problem.pools).all(|(taken, pool)| *taken <= pool.count)
+        };
+        let least = |placement: &Placement| placement.iter().enumerate().map(|(m, set)| bears(m, set)).fold(f64::INFINITY, f64::min);
+        let mut expected = 0.0_f64;
+        for one in &sets {
+            for other in if loads.len() == 2 { &sets[..] } else { &sets[..1] } {
+                let placement: Placement = [one.clone(), other.clone()].into_iter().take(loads.len()).collect();
+                if fits(&placement) {
+                    expected = expected.max(least(&placement));
+                }
+            }
+        }
+        match largest_bearing(&problem, rates, |_, form| form.rate_max()).unwrap() {
+            Some(found) => {
+                prop_assert!(fits(&found.placement));
+                let share = found.shares.iter().copied().fold(f64::INFINITY, f64::min);
+                prop_assert!((share - expected).abs() <= 1e-9 * expected, "{:?} {}", found, expected);
+                prop_assert!((least(&found.placement) - share).abs() <= 1e-9 * share);
+            }
+            None => prop_assert!(expected == 0.0 || rates.iter().all(|rate| *rate == 0.0), "{}", expected),
         }
     }
 
@@ -147,6 +212,28 @@ fn what_is_left_over_goes_where_it_helps() {
 }
 
 #[test]
+fn what_is_left_over_goes_where_it_is_told_to() {
+    let catalog = Catalog::builtin();
+    let placed = |spare| {
+        let options = Options { spare, ..Options::default() };
+        let found =
+            least_makespan(&problem(&catalog, &[(0, 40, 500.0), (1, 8, 500.0), (2, 64, 2000.0)], &[24], options));
+        found.unwrap()
+    };
+    let given = |found: &Solution| -> Vec<u32> {
+        found.placement.iter().map(|replicas| taken(&vec![replicas.clone()], 1)[0]).collect()
+    };
+    let all = [Spare::Idle, Spare::Slowest, Spare::Evenly].map(placed);
+    let [idle, slowest, evenly] = [0, 1, 2].map(|nth| given(&all[nth]));
+    assert!(all.iter().all(|found| found.makespan == found.bound), "none is worse for it: {all:?}");
+    assert!(all.windows(2).all(|pair| pair[0].makespan == pair[1].makespan));
+    let more = |with: &[u32]| with.iter().zip(&idle).map(|(with, idle)| with - idle).collect::<Vec<_>>();
+    assert!(idle.iter().sum::<u32>() < 24 && more(&slowest).iter().sum::<u32>() > 0, "{idle:?} {slowest:?} {evenly:?}");
+    let apart = |more: &[u32]| more.iter().max().unwrap() - more.iter().min().unwrap();
+    assert!(apart(&more(&evenly)) <= apart(&more(&slowest)), "{idle:?} {slowest:?} {evenly:?}");
+}
+
+#[test]
 fn what_cannot_be_placed_is_told() {
     let catalog = Catalog::builtin();
     let told = |loads: &[(usize, u64, f64)], counts: &[u32]| {
@@ -191,6 +278,24 @@ fn the_example_of_the_docs_is_solved_and_explained() {
 }
 
 #[test]
+fn the_simulated_example_of_the_docs_is_read() {
+    let docs = include_str!("../../../docs/scheduler.md");
+    let text = docs.split("```toml\n").find(|text| text.contains("judge = \"simulate\"\nengine")).unwrap();
+    let text = &text[..text.find("```").unwrap()];
+    let catalog = Catalog::builtin();
+    let file = ProblemFile::read("docs.toml", text).unwrap();
+    let problem = file.problem("docs.toml", &catalog).unwrap();
+    assert_eq!((file.judge, file.rates(), problem.demands[0].load.prompt), (Judge::Simulate, vec![40.0], 700.0));
+    let requests = file.requests();
+    assert_eq!(requests[0].burstiness, 1.5);
+    let simulation = Simulation { seconds: 5.0, seed: file.seed.unwrap() };
+    let simulated = Simulated::new(&problem, requests, vec![crate::sim::Factors::IDEAL; 2], simulation).unwrap();
+    let placement = vec![vec![Replicas { pool: 0, tp: 1, count: 2 }, Replicas { pool: 1, tp: 1, count: 1 }]];
+    let seconds = mean_seconds(&problem, &file.rates(), &placement, &simulated);
+    assert!(seconds[0] > 0.1 && seconds[0] < 60.0, "{seconds:?}");
+}
+
+#[test]
 fn problems_that_cannot_be_read_are_told() {
     let told = |name: &str, text: &str| {
         let read = ProblemFile::read(name, text);
@@ -207,5 +312,29 @@ fn problems_that_cannot_be_read_are_told() {
     assert!(told("p.toml", &model("Qwen2.5-7B").replace("prompt = 1", "prompt = 0")).contains("one token at least"));
     assert!(told("p.toml", "accelerators = {}\nmodels = []").contains("one of each at least"));
     assert!(told("p.toml", "accelerator = 1").starts_with("p.toml: line 1: unknown field"));
+    assert!(
+        told("p.toml", &model("Qwen2.5-7B").replace("answer = 1", "answer = 'long'")).contains("how they are drawn")
+    );
+    let of = |keys: &str, load: &str| {
+        format!("{keys}\n{}", model("Qwen2.5-7B").replace("requests = 1, prompt = 1", &format!("{load}, prompt = 1")))
+    };
+    let latency = "objective = 'latency'";
+    let simulate = "objective = 'latency'\njudge = 'simulate'";
+    for (keys, load, says) in [
+        ("judge = 'simulate'", "requests = 1", "for the objectives latency and largest-share"),
+        ("objective = 'cost'\njudge = 'simulate'\nengine = 'SGLang'", "requests = 1", "for the objectives latency and"),
+        ("objective = 'latency'\nseed = 1", "rate = 1.0", "seed is for a simulation"),
+        ("objective = 'latency'\nengine = 'vLLM'", "rate = 1.0", "engine is for a simulation"),
+        (latency, "rate = 1.0, burstiness = 2.0", "burstiness is for a simulation"),
+        (simulate, "rate = 1.0, burstiness = -1.0", "burstiness is a number from 0 on"),
+        ("objective = 'largest-share'", "rate = 0.0", "no model has a rate"),
+        ("objective = 'latency'\nspare = 'idle'", "rate = 1.0", "spare is for the makespan"),
+        ("spare = 'all'", "requests = 1", "unknown variant"),
+    ] {
+        assert!(told("p.toml", &of(keys, load)).contains(says), "{keys} {load}: {}", told("p.toml", &of(keys, load)));
+    }
+    let drawn =
+        of(simulate, "rate = 1.0").replace("answer = 1", "answer = { normal = { mean = -1.0, deviation = 1.0 } }");
+    assert!(told("p.toml", &drawn).contains("a mean above 0"), "{}", told("p.toml", &drawn));
     assert!(told("p.json", "{").starts_with("p.json: EOF"));
 }

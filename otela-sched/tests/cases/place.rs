@@ -71,6 +71,7 @@ fn problem<'a>(
         holds_kv: allowed.kv.unwrap_or(true),
         divides: allowed.div,
         within_nodes: false,
+        ..Options::default()
     };
     Ok(Problem { demands, pools, options })
 }

@@ -15,7 +15,7 @@ mod sums;
 
 pub(super) use steps::CoverWay;
 pub use sums::TooManyTypes;
-pub(super) use sums::{Breadth, Choice, Room};
+pub(super) use sums::{Breadth, Choice, Combined, Room};
 
 use prices::Prices;
 use steps::Steps;
