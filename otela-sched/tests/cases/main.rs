@@ -3,6 +3,7 @@
 
 mod compute;
 mod place;
+mod policies;
 mod validation;
 
 use otela_sched::catalog::Catalog;
