@@ -2,20 +2,24 @@
 //!
 //! `cargo bench -p otela-sched --bench placement`, with `-- --json` for programs and `-- --check` to fail if a number is not
 //! reached. Each row is the best of a few turns. What is not proved to be the best has a second row: how far from it the
-//! placement may be at most. The baseline is a greedy placement: its makespan over ours.
+//! placement may be at most. The baseline is a greedy placement: its makespan over ours. Mean latencies stand beside those of the placement that OpenTela
+//! published.
 
 #[path = "../serving/report.rs"]
 mod report;
+mod table1;
 
 use otela_sched::{
+    calibrate::Table,
     catalog::Catalog,
     place::{
-        Demand, Load, Options, Placement, Pool, Problem, Queueing, Replicas, least_latency, least_makespan,
-        serve_seconds, taken,
+        Demand, Load, Options, Placement, Pool, Problem, Queueing, Simulation, greedy, least_latency, least_makespan,
+        serve_seconds,
     },
 };
 use report::{Reach, Row, report};
 use std::{process::ExitCode, time::Instant};
+use table1::{Sizes, Within};
 
 const TURNS: usize = 5;
 /// The model's number, requests, tokens of a prompt and of an answer: Autopoiesis' Tables 10 and 11.
@@ -53,33 +57,6 @@ fn problem<'a>(catalog: &'a Catalog, loads: &Loads, pools: &[(&str, u32)]) -> Pr
     Problem { demands: loads.iter().map(demand).collect(), pools: pools.iter().map(pool).collect(), options }
 }
 
-/// One smallest group for each model, the largest model first, then always one more for the slowest.
-fn greedy(problem: &Problem<'_>) -> f64 {
-    let mut placement: Placement = vec![Vec::new(); problem.demands.len()];
-    let seconds = |placement: &Placement| serve_seconds(problem, placement);
-    loop {
-        let now = seconds(&placement);
-        let used = taken(&placement, problem.pools.len());
-        let slowest = (0..now.len()).max_by(|one, other| now[*one].total_cmp(&now[*other])).expect("there are models");
-        let mut best: Option<(f64, Placement)> = None;
-        for (pool, of) in problem.pools.iter().enumerate() {
-            for tp in problem.options.tps.iter().filter(|tp| used[pool] + **tp <= of.count) {
-                let mut more = placement.clone();
-                more[slowest].push(Replicas { pool, tp: *tp, count: 1 });
-                let after = seconds(&more)[slowest];
-                let gain = if now[slowest].is_finite() { (now[slowest] - after) / f64::from(*tp) } else { 1.0 / after };
-                if gain > 0.0 && best.as_ref().is_none_or(|(most, _)| gain > *most) {
-                    best = Some((gain, more));
-                }
-            }
-        }
-        match best {
-            Some((_, more)) => placement = more,
-            None => return now.into_iter().fold(0.0, f64::max),
-        }
-    }
-}
-
 fn rows(what: &str, problem: &Problem<'_>, most_ms: f64, rows: &mut Vec<Row>) {
     let mut best_ms = f64::INFINITY;
     let mut found = None;
@@ -94,28 +71,55 @@ fn rows(what: &str, problem: &Problem<'_>, most_ms: f64, rows: &mut Vec<Row>) {
     if found.bound < found.makespan {
         row("above the bound", (found.makespan / found.bound - 1.0) * 100.0, "%", Some(Reach::AtMost(1.0)));
     }
-    row("greedy takes", greedy(problem) / found.makespan, "times as long", None);
+    let by_rule = greedy(problem).expect("there is a placement");
+    let by_rule = serve_seconds(problem, &by_rule).into_iter().fold(0.0, f64::max);
+    row("greedy takes", by_rule / found.makespan, "times as long", None);
 }
 
-/// The least mean latency of what OpenTela's Table 1 places.
+/// The least mean latency of what OpenTela's Table 1 places, by the formula.
 fn latency(catalog: &Catalog, rows: &mut Vec<Row>) {
-    let demand = |(model, prompt, answer): (&str, f64, f64)| Demand {
-        model: catalog.model(model).expect("in the catalog"),
-        load: Load { requests: 0, prompt, answer },
-    };
-    let loads = [("Llama-2-13b", 599.0, 74.0), ("CodeLlama-34b", 1169.0, 532.0), ("Llama-2-70b", 727.0, 64.0)];
-    let swiss = [("A100-80GB", 24), ("GH200", 32)];
-    let problem = Problem { demands: loads.map(demand).to_vec(), ..problem(catalog, &[], &swiss) };
+    let problem = table1::problem(catalog);
     let mut best_ms = f64::INFINITY;
     for _ in 0..TURNS {
         let began = Instant::now();
-        let found = least_latency(&problem, &[110.0, 185.5, 221.0], &Queueing { seconds: 300.0 });
+        let found = least_latency(&problem, &table1::RATES, &Queueing { seconds: 300.0 });
         let found = found.expect("types are few").expect("there is a placement");
         assert!(found.is_least, "all was judged");
         best_ms = best_ms.min(began.elapsed().as_secs_f64() * 1e3);
     }
-    let what = "mean latency, OpenTela's Table 1: time".to_owned();
+    let what = "mean latency, OpenTela's Table 1, by the formula: time".to_owned();
     rows.push(Row { what, value: best_ms, unit: "ms", reach: Some(Reach::AtMost(2000.0)) });
+}
+
+/// The same by the simulator, beside what the paper publishes, at a share of its load. What is chosen by some requests is
+/// judged by others.
+fn simulated(catalog: &Catalog, load: f64, rows: &mut Vec<Row>) {
+    let problem = table1::problem(catalog);
+    let factors = table1::factors(&problem, &Table::builtin());
+    let by = |seed| table1::simulated(&problem, factors.clone(), Simulation { seconds: 300.0, seed });
+    let (chosen_by, judged_by) = (by(1), by(2));
+    let rates = table1::RATES.map(|rate| rate * load);
+    let mut row = |of: &str, value, unit, reach| {
+        let what = format!("simulated, OpenTela's Table 1, {:.0} % of its load: {of}", load * 100.0);
+        rows.push(Row { what, value, unit, reach });
+    };
+    let mean = |placement: &Placement| table1::mean(&problem, &rates, placement, &judged_by);
+    let began = Instant::now();
+    let found = table1::ours(&chosen_by, &problem, &rates, Sizes::OfPaper);
+    row("time", began.elapsed().as_secs_f64() * 1e3, "ms", Some(Reach::AtMost(5000.0)));
+    let any = table1::ours(&chosen_by, &problem, &rates, Sizes::Any);
+    // To the digits that are printed.
+    let published = (mean(&table1::published()) * 100.0).round() / 100.0;
+    row("by memory, as published", mean(&table1::by_memory()), "s", None);
+    row("OpenTela's, as published", published, "s", None);
+    row("ours, replicas of the paper's sizes", mean(&found.fastest.placement), "s", Some(Reach::AtMost(published)));
+    row("ours, replicas of any size", mean(&any.fastest.placement), "s", Some(Reach::AtMost(published)));
+    if load <= 0.1 {
+        let all = least_latency(&problem, &rates, &Within(&chosen_by, Sizes::OfPaper));
+        let all = all.expect("types are few").expect("there is a placement");
+        let above = (found.fastest.mean_seconds / all.mean_seconds - 1.0) * 100.0;
+        row("above the least of all, all of them simulated", above, "%", Some(Reach::AtMost(0.0)));
+    }
 }
 
 fn main() -> ExitCode {
@@ -133,5 +137,8 @@ fn main() -> ExitCode {
     let larger = [("A100-80GB", 96), ("GH200", 128), ("H100", 32)];
     rows("256 of three types, 20 models", &problem(&catalog, &many, &larger), 5000.0, &mut all);
     latency(&catalog, &mut all);
+    for load in [0.05, 0.1, 0.2, 0.3, 0.5, 1.0] {
+        simulated(&catalog, load, &mut all);
+    }
     report(&all)
 }

@@ -4,6 +4,7 @@
 mod compute;
 mod place;
 mod policies;
+mod table1;
 mod validation;
 
 use otela_sched::catalog::Catalog;
