@@ -64,11 +64,9 @@ fn tell(of: &Asked<'_>, found: &Fastest, rest: Value, how: &str) -> Result<ExitC
 fn how_judged(found: &Judged) -> String {
     let (judged, doubt) = (found.judged, found.doubt_ratio * 100.0);
     if found.fastest.is_least {
-        format!(
-            "simulated, as {judged} sets of replicas; none is better unless it ranks more than {doubt:.1} % too high"
-        )
+        format!("simulated, sets of replicas: {judged}; none is better unless it ranks more than {doubt:.1} % too high")
     } else {
-        format!("simulated, as {judged} sets of replicas; there may be better ones")
+        format!("simulated, sets of replicas: {judged}; there may be better ones")
     }
 }
 
