@@ -130,6 +130,8 @@ async fn stay_small_and_valid(way: Way) {
     assert_eq!(
         new,
         [
+            "otela_ingress_model_answers_total{model=\"m\"}",
+            "otela_ingress_model_requests_total{model=\"m\"}",
             "otela_ingress_refused_total{reason=\"invalid_body\"}",
             "otela_ingress_refused_total{reason=\"model_not_found\"}",
             "otela_ingress_requests_total{end=\"complete\"}",

@@ -89,11 +89,10 @@ impl Idle {
         ];
         // All of them before anybody runs one: a file that is open for writing cannot be run.
         for bin in machines.map(|(count, name, mib)| nvidia_smi(&dir, count, name, mib)) {
-            let path = format!("PATH={}:{}", bin.display(), std::env::var("PATH").unwrap());
+            let shell = ["-c", "PATH=\"$0:$PATH\" exec \"$@\"", bin.to_str().unwrap(), otela];
             let arguments = ["start", "--mesh", "test", "--peer-listen", "/ip4/127.0.0.1/tcp/0", "--bootstrap"];
-            let program = [path.as_str(), otela].into_iter().chain(arguments);
             let more = [&idle.mesh.bootstrap, "--scheduler", &ids, "--templates", templates.to_str().unwrap()];
-            let node = Otela::run_program("env", program.chain(more));
+            let node = Otela::run_program("sh", shell.into_iter().chain(arguments).chain(more));
             let id = node.says("joining the mesh mesh=test peer=").await;
             idle.nodes.insert(id, node);
         }

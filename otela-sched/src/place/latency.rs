@@ -28,7 +28,7 @@ pub trait Evaluate {
 
 impl Form {
     /// All forms that replicas of a model may have.
-    pub(super) fn all(problem: &Problem<'_>, model: usize) -> Vec<Self> {
+    pub fn all(problem: &Problem<'_>, model: usize) -> Vec<Self> {
         Choice::all(problem, &problem.demands[model]).into_iter().map(|choice| Self { choice }).collect()
     }
 
@@ -63,11 +63,6 @@ impl Form {
     pub fn rate_max(&self) -> f64 {
         self.batch_max() / self.batch_seconds(self.batch_max())
     }
-}
-
-/// All forms that replicas of a model may have. `model` is its place in the problem.
-pub fn forms(problem: &Problem<'_>, model: usize) -> Vec<Form> {
-    Choice::all(problem, &problem.demands[model]).into_iter().map(|choice| Form { choice }).collect()
 }
 
 /// A formula: replicas share the load by what they can do, and each works with the batch at which as many leave as come.

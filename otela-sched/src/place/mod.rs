@@ -36,7 +36,7 @@ pub use enough::{Gives, Kind, least_enough};
 pub use explain::{Explanation, More, NextBest, explain};
 pub use file::{Judge, KnownStock, ModelLoad, Objective, ProblemError, ProblemFile, RunningReplicas, Stock, Workload};
 pub use judged::{Judged, least_judged};
-pub use latency::{Evaluate, Fastest, Form, Queueing, forms, least_latency, mean_seconds};
+pub use latency::{Evaluate, Fastest, Form, Queueing, least_latency, mean_seconds};
 pub use makespan::{Infeasible, Solution, least_makespan};
 pub use problem::{Demand, Load, Options, Placement, Pool, Problem, Replicas, Spare, taken};
 pub use reschedule::{follow, greedy, worthwhile};

@@ -3,7 +3,7 @@
 use super::observation::Card;
 use crate::{
     catalog::{Accelerator, Catalog, Model, Unknown},
-    place::{Demand, Load, Options, Pool, Problem, forms},
+    place::{Demand, Form, Load, Options, Pool, Problem},
 };
 
 /// The best way for a node to serve a model.
@@ -35,7 +35,7 @@ pub(super) fn capacity(
         pools: vec![Pool { accelerator, count, block: Some(count) }],
         options: Options::default(),
     };
-    let of = forms(&problem, 0).into_iter().map(|form| {
+    let of = Form::all(&problem, 0).into_iter().map(|form| {
         let data_parallel = count / form.tp();
         Capacity { tensor_parallel: form.tp(), data_parallel, rate: f64::from(data_parallel) * form.rate_max() }
     });
