@@ -7,6 +7,7 @@ mod measured;
 mod objectives;
 mod picture;
 mod plans;
+mod profile;
 mod simulate;
 mod solve;
 mod validate;
@@ -25,6 +26,8 @@ use otela_sched::{
     sim::VariantError,
 };
 use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+
+pub(crate) use profile::EngineError;
 
 /// Why nothing was fitted or held against anything.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +83,10 @@ pub(crate) enum SchedError {
     /// A picture cannot be drawn.
     #[error("cannot draw {path}: {what}")]
     Plot { path: PathBuf, what: String },
-    /// Factors cannot be written.
+    /// An engine cannot be measured.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// What was found cannot be written.
     #[error("cannot write {path}: name another file with --out")]
     Write { path: PathBuf, source: io::Error },
 }
@@ -89,6 +95,7 @@ pub(crate) enum SchedError {
 pub(crate) async fn run(args: SchedArgs) -> Result<ExitCode, CommandError> {
     match args.command {
         SchedCommand::Calibrate(args) => calibrate::run(&args),
+        SchedCommand::Profile(args) => profile::run(&args).await,
         SchedCommand::Validate(args) => validate::run(&args),
         SchedCommand::Simulate(args) => simulate::run(&args),
         SchedCommand::Solve(args) => solve::run(&args),

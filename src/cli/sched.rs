@@ -3,6 +3,7 @@
 use super::{PeerArgs, Target, egress::ViaArgs};
 use otela_proto::PeerId;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use url::Url;
 
 /// Flags of `otela sched`.
 #[derive(Debug, clap::Args)]
@@ -23,6 +24,8 @@ impl SchedArgs {
 pub(crate) enum SchedCommand {
     /// Fit the cost model's factors to measurements.
     Calibrate(CalibrateArgs),
+    /// Measure a running engine: makes the table that calibrate and validate read.
+    Profile(Box<ProfileArgs>),
     /// Hold the cost model against measurements: its error by accelerator, engine and model.
     Validate(ValidateArgs),
     /// Say what a scenario comes to: replicas, what comes to them, and what they lose on the way.
@@ -65,6 +68,69 @@ pub(crate) struct CalibrateArgs {
     /// Where to write the factors (TOML). If there are some, those of other accelerators and engines stay.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+}
+
+/// Flags of `otela sched profile`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ProfileArgs {
+    /// The HTTP address of an engine with an OpenAI API, which nobody else uses meanwhile; whatever follows /v1 is left out.
+    #[arg(value_name = "URL", value_parser = engine)]
+    pub(crate) url: Url,
+    /// On which accelerator it runs; a name of the catalog, or as nvidia-smi prints it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) accelerator: String,
+    /// Over how many of them.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tp: u32,
+    /// The model, as the engine calls it, where it serves several.
+    #[arg(long, value_name = "ID")]
+    pub(crate) model: Option<String>,
+    /// The engine's name, if not what it says itself.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) engine: Option<String>,
+    /// Its version, if not what it says itself.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) engine_version: Option<String>,
+    /// The engine's key, if it wants one.
+    #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// How long it may take. What was not measured by then is left out.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub(crate) within: Duration,
+    /// Requests at once.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) batches: Vec<u32>,
+    /// Tokens of prompts.
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "128,512,2048", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) prompts: Vec<u32>,
+    /// Tokens of answers.
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "64,256", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub(crate) answers: Vec<u32>,
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
+    /// Where to write the table (CSV); to the standard output, if not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print medians and what was left out as JSON, in place of the table.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// An engine's address, without /v1 and what follows.
+fn engine(text: &str) -> Result<Url, String> {
+    let example = "an example: http://127.0.0.1:8000";
+    let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let mut url: Url = whole.parse().map_err(|error| format!("not a URL ({error}); {example}"))?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.query().is_none();
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() || !is_plain {
+        return Err(format!("not http://HOST:PORT or https://HOST:PORT; {example}"));
+    }
+    let path = url.path().trim_end_matches('/');
+    let path = path.find("/v1").map_or(path, |at| &path[..at]).to_owned();
+    url.set_path(&path);
+    url.set_fragment(None);
+    Ok(url)
 }
 
 /// Flags of `otela sched validate`.
@@ -174,4 +240,23 @@ pub(crate) struct ExplainArgs {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_named_as_clients_name_them() {
+        for (text, url) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000/"),
+            ("http://gpu:8000/v1/", "http://gpu:8000/"),
+            ("https://proxy.example/engine/v1/chat", "https://proxy.example/engine"),
+        ] {
+            assert_eq!(engine(text).unwrap().as_str(), url, "{text}");
+        }
+        for bad in ["", "ftp://gpu", "http://me:secret@gpu", "http://gpu?x=1", "a b"] {
+            assert!(engine(bad).unwrap_err().contains("an example"), "{bad}");
+        }
+    }
 }

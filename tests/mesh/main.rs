@@ -38,6 +38,7 @@ mod openapi;
 mod overload;
 mod probe;
 mod process;
+mod profile;
 mod provider;
 mod proxies;
 mod registry;

@@ -73,6 +73,21 @@ impl Measurement {
     }
 }
 
+impl Measurement {
+    /// A table of these, which [`Measurement::read`] reads. A comma in a name would end it, and becomes a space.
+    pub fn table(rows: &[Self]) -> String {
+        let name = |text: &str| text.replace([',', '\n', '\r'], " ");
+        let mut text = format!("{},version\n", REQUIRED.join(","));
+        for row in rows {
+            let (accelerator, engine, model) = (name(&row.accelerator), name(&row.engine), name(&row.model));
+            let Self { tp, batch, prompt, answer, seconds, .. } = row;
+            let version = name(&row.version);
+            text += &format!("{accelerator},{engine},{model},{tp},{batch},{prompt},{answer},{seconds:.6},{version}\n");
+        }
+        text
+    }
+}
+
 struct Row<'a> {
     file: &'a str,
     number: usize,

@@ -95,6 +95,16 @@ fn rows_that_say_nothing_are_left_out_with_the_reason() {
 }
 
 #[test]
+fn what_is_written_is_read_again() {
+    let text = format!("{HEAD}A100,vLLM,phi-4,1,4,128,64,1.25\n");
+    let mut rows = Measurement::read("rows.csv", &text).unwrap();
+    rows[0].version = "0.19, nightly".into();
+    let again = Measurement::read("again.csv", &Measurement::table(&rows)).unwrap();
+    rows[0].version = "0.19  nightly".into();
+    assert_eq!(again, rows);
+}
+
+#[test]
 fn tables_that_are_none_are_refused_on_one_line() {
     for (text, line) in [
         ("", "rows.csv: no column accelerator: the first line must name accelerator, engine, model, tp, "),
