@@ -22,6 +22,7 @@ macro_rules! each_way {
 mod admission;
 mod anthropic;
 mod assign;
+mod balancers;
 mod churn;
 mod cli;
 mod config;
