@@ -143,6 +143,16 @@ pub(crate) struct ValidateArgs {
     pub(crate) factors: Option<PathBuf>,
 }
 
+/// A picture's file. Told before anything is computed.
+fn picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("svg")) {
+        true => Ok(path),
+        false => Err("pictures are SVG: name a file that ends in .svg, of which browsers and rsvg-convert make others"
+            .to_owned()),
+    }
+}
+
 /// Flags of `otela sched simulate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SimulateArgs {
@@ -155,8 +165,8 @@ pub(crate) struct SimulateArgs {
     /// Factors of engines; those that come with the program, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) factors: Option<PathBuf>,
-    /// Draw the latencies, and how they went over time, into this file (SVG).
-    #[arg(long, value_name = "FILE")]
+    /// Draw the latencies, how they went over time, and what replicas had to do, into this file.
+    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -175,6 +185,9 @@ pub(crate) struct SolveArgs {
     /// Factors of engines, where it is simulated; those that come with the program, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) factors: Option<PathBuf>,
+    /// Draw which accelerators are for which model into this file.
+    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
+    pub(crate) plot: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -245,6 +258,12 @@ pub(crate) struct ExplainArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pictures_are_svg() {
+        assert!(picture("a/b.SVG").is_ok());
+        assert!(picture("b.png").unwrap_err().contains(".svg") && picture("svg").is_err());
+    }
 
     #[test]
     fn engines_are_named_as_clients_name_them() {

@@ -47,6 +47,7 @@ pub(super) fn latency(of: &Asked<'_>, table: &Table) -> Result<ExitCode, Command
 }
 
 fn tell(of: &Asked<'_>, found: &Fastest, rest: Value, how: &str) -> Result<ExitCode, CommandError> {
+    of.draw(&found.placement, &format!("a request takes {:.3} s on average", found.mean_seconds))?;
     let mut answer = json!({
         "mean_seconds": found.mean_seconds,
         "seconds": found.seconds,
@@ -87,6 +88,7 @@ pub(super) fn largest_share(of: &Asked<'_>, table: &Table) -> Result<ExitCode, C
     let found = found.map_err(|error| of.not_placed(error))?;
     let found = found.ok_or_else(|| of.not_placed(Infeasible::Together))?;
     let share = found.shares.iter().copied().fold(f64::INFINITY, f64::min);
+    of.draw(&found.placement, &format!("each model bears {share:.3} of its load"))?;
     // A model without a load bears any.
     let shares: Vec<Option<f64>> = found.shares.iter().map(|share| share.is_finite().then_some(*share)).collect();
     let answer = json!({

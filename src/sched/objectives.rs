@@ -1,14 +1,19 @@
 //! `otela sched solve` for the cost, for several workloads, and beside what runs already; `judged.rs` has what comes one by
 //! one.
 
-use super::SchedError;
+use super::{
+    SchedError,
+    picture::{self, Map, Placed},
+};
 use crate::{
     exit::CommandError,
     look::{columns, print},
 };
 use otela_sched::{
     catalog::Catalog,
-    place::{Effort, NotPlaced, Problem, ProblemFile, Replicas, USUAL_WORK, changes, least_cost, least_sum, settle},
+    place::{
+        Effort, NotPlaced, Problem, ProblemFile, Replicas, Stock, USUAL_WORK, changes, least_cost, least_sum, settle,
+    },
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, path::Path, process::ExitCode};
@@ -18,12 +23,54 @@ pub(super) struct Asked<'a> {
     pub(super) path: &'a Path,
     pub(super) file: &'a ProblemFile,
     pub(super) problem: &'a Problem<'a>,
+    pub(super) catalog: &'a Catalog,
+    /// Where a picture of the placement is to be.
+    pub(super) plot: Option<&'a Path>,
     pub(super) json: bool,
 }
 
 impl Asked<'_> {
     pub(super) fn not_placed(&self, source: impl Into<NotPlaced>) -> SchedError {
         SchedError::NotPlaced { path: self.path.to_owned(), source: source.into() }
+    }
+
+    /// Draws a placement, if it is to be drawn.
+    pub(super) fn draw(&self, placement: &[Vec<Replicas>], what: &str) -> Result<(), SchedError> {
+        let Some(path) = self.plot else { return Ok(()) };
+        let models = self.problem.demands.iter().map(|demand| demand.model.name.as_str()).collect();
+        picture::write(path, &Map::new(format!("Which model runs where: {what}"), models, &self.placed(placement)))
+    }
+
+    /// What is placed of each type, with nodes as the problem tells of them, or else of the usual shape.
+    fn placed(&self, placement: &[Vec<Replicas>]) -> Vec<Placed<'_>> {
+        let mut all: Vec<Placed<'_>> = Vec::new();
+        for (nth, pool) in self.problem.pools.iter().enumerate() {
+            let accelerator = pool.accelerator.name.as_str();
+            let replicas = placement.iter().enumerate().flat_map(|(model, replicas)| {
+                let mine = replicas.iter().filter(move |of| of.pool == nth);
+                mine.map(move |of| (model, *of, pool.block))
+            });
+            if let Some(of) = all.iter_mut().find(|of| of.accelerator == accelerator) {
+                of.replicas.extend(replicas);
+                continue;
+            }
+            let mut blocks = self.file.tps.clone();
+            blocks.sort_unstable_by(|one, other| other.cmp(one));
+            let known = self.nodes(accelerator);
+            let usual = if self.file.within_nodes { pool.accelerator.per_node.max(1) } else { pool.count };
+            let (nodes, blocks) =
+                if known.is_empty() { (shape(pool.count, usual), Vec::new()) } else { (known, blocks) };
+            all.push(Placed { accelerator, nodes, blocks, replicas: replicas.collect() });
+        }
+        all
+    }
+
+    /// The nodes that the problem tells of.
+    fn nodes(&self, accelerator: &str) -> Vec<u32> {
+        let is_it = |name: &str| self.catalog.accelerator(name).is_ok_and(|of| of.name == accelerator);
+        let stocks = self.file.accelerators.iter().filter(|(name, _)| is_it(name)).map(|(_, stock)| stock);
+        let nodes = stocks.filter_map(|stock| if let Stock::Known(known) = stock { Some(&known.nodes) } else { None });
+        nodes.flatten().copied().filter(|size| *size > 0).collect()
     }
 
     /// A placement's rows: model, replicas, and what it comes to.
@@ -44,6 +91,13 @@ impl Asked<'_> {
         let of = models.map(|(demand, of)| json!({"model": demand.model.name, "replicas": replicas(self.problem, of)}));
         of.collect()
     }
+}
+
+/// So many accelerators in nodes of one size.
+fn shape(count: u32, node: u32) -> Vec<u32> {
+    let full = count.checked_div(node).unwrap_or(0);
+    let rest = count - full * node;
+    (0..full).map(|_| node).chain((rest > 0).then_some(rest)).collect()
 }
 
 /// Replicas by accelerator and size: blocks of several sizes are one to whoever starts them.
@@ -68,11 +122,12 @@ pub(super) fn replicas(problem: &Problem<'_>, replicas: &[Replicas]) -> Value {
     merged.iter().map(|((name, tp), count)| json!({"accelerator": name, "tp": tp, "count": count})).collect()
 }
 
-pub(super) fn cost(of: &Asked<'_>, catalog: &Catalog) -> Result<ExitCode, CommandError> {
-    let prices = of.file.prices(of.problem, catalog);
+pub(super) fn cost(of: &Asked<'_>) -> Result<ExitCode, CommandError> {
+    let prices = of.file.prices(of.problem, of.catalog);
     let within = of.file.done_within.unwrap_or(f64::INFINITY);
     let found = least_cost(of.problem, &prices, within, USUAL_WORK).map_err(|error| of.not_placed(error))?;
     let seconds = otela_sched::place::serve_seconds(of.problem, &found.placement);
+    of.draw(&found.placement, &format!("it costs {:.2} an hour", found.cost))?;
     let answer = json!({
         "cost_per_hour": found.cost,
         "bound": found.bound,
@@ -96,6 +151,7 @@ pub(super) fn several(of: &Asked<'_>) -> Result<ExitCode, CommandError> {
     let problems: Vec<Problem<'_>> = workloads.iter().map(|(_, _, problem)| problem.clone()).collect();
     let weights: Vec<f64> = workloads.iter().map(|(_, weight, _)| *weight).collect();
     let found = least_sum(&problems, &weights, Effort::default()).map_err(|error| of.not_placed(error))?;
+    of.draw(&found.placement, &format!("{:.3} s in sum over all workloads", found.sum))?;
     let each = workloads.iter().zip(&found.makespans).zip(&found.alone);
     let each = each.map(|(((name, weight, _), makespan), alone)| (name, weight, makespan, alone));
     let list = each.clone().map(|(name, weight, makespan, alone)| {
@@ -120,13 +176,14 @@ pub(super) fn several(of: &Asked<'_>) -> Result<ExitCode, CommandError> {
 }
 
 /// Beside what runs: the change that is allowed, and what others would bring.
-pub(super) fn beside(of: &Asked<'_>, catalog: &Catalog) -> Result<ExitCode, CommandError> {
+pub(super) fn beside(of: &Asked<'_>) -> Result<ExitCode, CommandError> {
     let name = of.path.display().to_string();
-    let running = of.file.running(&name, catalog).map_err(SchedError::from)?;
+    let running = of.file.running(&name, of.catalog).map_err(SchedError::from)?;
     let running =
         settle(of.problem, &running).map_err(|source| SchedError::NoRoom { path: of.path.to_owned(), source })?;
     let may = |model: usize| of.file.may_move.contains(&of.file.models[model].model);
     let found = otela_sched::place::change(of.problem, &running, may).map_err(|error| of.not_placed(error))?;
+    of.draw(&found.solution.placement, &format!("all is done in {:.3} s", found.solution.makespan))?;
     let others = changes(of.problem, &running);
     let moved = |moved: &[bool]| {
         let names = of.problem.demands.iter().zip(moved).filter(|(_, moved)| **moved);

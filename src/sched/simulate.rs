@@ -28,7 +28,7 @@ pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode, CommandError> {
     let scenario = Scenario::read(&name, &text(&args.scenario)?).map_err(SchedError::from)?;
     let report = scenario.run(&name, &catalog, &table).map_err(SchedError::from)?;
     if let Some(path) = &args.plot {
-        picture::draw(path, &report)?;
+        picture::write(path, &picture::Simulation { report: &report, losses: &scenario.losses })?;
     }
     print(args.json, &json!(report), |_| tables(&report))
 }

@@ -26,16 +26,24 @@ pub(super) fn run(args: &SolveArgs) -> Result<ExitCode, CommandError> {
         Some(path) => Table::read(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?,
         None => Table::builtin(),
     };
-    let of = objectives::Asked { path: &args.problem, file: &file, problem: &problem, json: args.json };
+    let of = objectives::Asked {
+        path: &args.problem,
+        file: &file,
+        problem: &problem,
+        catalog: &catalog,
+        plot: args.plot.as_deref(),
+        json: args.json,
+    };
     match file.objective {
         Objective::Latency => return judged::latency(&of, &table),
         Objective::LargestShare => return judged::largest_share(&of, &table),
-        Objective::Cost => return objectives::cost(&of, &catalog),
-        Objective::Makespan if !file.running.is_empty() => return objectives::beside(&of, &catalog),
+        Objective::Cost => return objectives::cost(&of),
+        Objective::Makespan if !file.running.is_empty() => return objectives::beside(&of),
         Objective::Makespan if !file.also.is_empty() => return objectives::several(&of),
         Objective::Makespan => {}
     }
     let solution = least_makespan(&problem).map_err(|error| of.not_placed(error))?;
+    of.draw(&solution.placement, &format!("all is done in {:.3} s", solution.makespan))?;
     let explanation = explain(&problem, &solution);
     print(args.json, &answer(&problem, &solution, &explanation), |_| tables(&problem, &solution, &explanation))
 }

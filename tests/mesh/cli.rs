@@ -160,6 +160,7 @@ async fn a_scenario_has_numbers_and_a_picture() {
     for (arguments, says) in [
         (&["sched", "simulate", "/nonexistent.toml"][..], "cannot read /nonexistent.toml"),
         (&["sched", "simulate", path, "--plot", "/nonexistent/x.svg"], "cannot draw /nonexistent/x.svg"),
+        (&["sched", "simulate", path, "--plot", "x.png"], "name a file that ends in .svg"),
         (&["sched", "simulate", path, "--factors", path], "noon.toml: line 6: unknown field `losses`"),
     ] {
         let (code, output) = run(arguments).await;
@@ -215,7 +216,8 @@ async fn problems_of_other_kinds_are_solved() {
     let accelerators = "[accelerators]\nA100-80GB = { nodes = [4, 3], price = 1.5 }\nH100 = { count = 2, price = 3 }\n";
     let running = "[[running]]\nmodel = 'Qwen2.5-14B'\naccelerator = 'H100'\ntp = 1\ncount = 1\n";
     let also = "[also.night]\nweight = 2\n[[also.night.models]]\nmodel = 'Qwen2.5-14B'\nrequests = 90\nprompt = 256\nanswer = 512\n";
-    let name = path.to_str().unwrap();
+    let (name, plot) = (path.to_str().unwrap(), dir.path().join("map.svg"));
+    let plot = plot.to_str().unwrap();
     for (head, tail, says, key) in [
         ("", "", "no placement takes less", "makespan"),
         ("objective = 'latency'\n", "", "no placement has less, by this formula", "mean_seconds"),
@@ -233,8 +235,11 @@ async fn problems_of_other_kinds_are_solved() {
         ("", also, "night", "workloads"),
     ] {
         std::fs::write(&path, format!("{head}{accelerators}{models}{tail}")).unwrap();
-        let (code, told) = run(&["sched", "solve", name]).await;
+        let (code, told) = run(&["sched", "solve", name, "--plot", plot]).await;
         assert!(code == 0 && told.contains(says), "{says}: {code} {told}");
+        let picture = std::fs::read_to_string(plot).unwrap();
+        assert!(picture.trim_end().ends_with("</svg>") && picture.contains("Qwen2.5-14B: "), "{says}");
+        std::fs::remove_file(plot).unwrap();
         let (code, told) = run(&["sched", "solve", name, "--json"]).await;
         let answer: serde_json::Value = serde_json::from_str(&told).unwrap();
         assert!(code == 0 && !answer[key].is_null() && answer["models"].as_array().unwrap().len() == 2, "{told}");

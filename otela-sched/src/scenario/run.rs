@@ -2,7 +2,7 @@
 
 use super::{
     file::{Part, Policy, Replicas, Scenario, ScenarioError, Served},
-    timeline::{Moment, timeline},
+    timeline::{Moment, part_seconds, running, timeline},
 };
 use crate::{
     calibrate::{Basis, Table},
@@ -45,6 +45,13 @@ pub struct ModelReport {
     pub latencies: Vec<f64>,
 }
 
+impl ModelReport {
+    /// How long a part of the timeline is, in seconds.
+    pub fn part_seconds(&self) -> f64 {
+        self.timeline.get(1).map_or(0.0, |moment| moment.from)
+    }
+}
+
 /// Equal replicas of a report.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplicaReport {
@@ -58,6 +65,8 @@ pub struct ReplicaReport {
     pub lost: u32,
     /// Of the time in which they were there, the share in which they worked.
     pub busy_ratio: f64,
+    /// In each part of the timeline, the sequences that one of them worked on, on average; none where none was there.
+    pub running: Vec<Option<f64>>,
     /// What their accelerators drew while they worked, in joules, if the catalog knows it.
     pub energy_joules: Option<f64>,
     /// What the factors of their engine stand on.
@@ -143,7 +152,7 @@ impl Scenario {
         let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(nth as u64);
         let arrivals = served.workload.requests(self.seconds, seed).map_err(|error| error.to_string())?;
         let mut dispatch = dispatch(served.policy, &members, seed);
-        let rules = rules(served, groups);
+        let rules = Rules { part_seconds: part_seconds(self.seconds), ..rules(served, groups) };
         let outcome = serve(&members, arrivals, dispatch.as_mut(), rules);
         let slo: Option<Slo> = served.slo.map(Slo::from);
         let end = outcome.served.iter().map(|served| served.last).fold(self.seconds, f64::max);
@@ -154,7 +163,11 @@ impl Scenario {
             too_long: outcome.too_long,
             failed: outcome.failed,
             unserved: outcome.unserved,
-            replicas: replicas.map(|(nth, group)| report(nth, group, units, &members, &outcome, end)).collect(),
+            replicas: replicas
+                .map(|(nth, group)| {
+                    report(&Of { nth, group, units, members: &members, outcome: &outcome, end, seconds: self.seconds })
+                })
+                .collect(),
             timeline: timeline(&outcome, self.seconds),
             latencies: latencies(&outcome),
         })
@@ -223,29 +236,39 @@ fn rules(served: &Served, groups: &[Group<'_>]) -> Rules {
     Rules { continues: served.continues, transfer_token_seconds: per_token.fold(0.0, f64::max), ..Rules::default() }
 }
 
-fn report(
+/// A group of replicas after a simulation.
+struct Of<'a> {
     nth: usize,
-    group: &Group<'_>,
-    units: &[Unit],
-    members: &[Member],
-    outcome: &Outcome,
+    group: &'a Group<'a>,
+    units: &'a [Unit],
+    members: &'a [Member],
+    outcome: &'a Outcome,
+    /// When requests no longer came, and when the last one was served.
+    seconds: f64,
     end: f64,
-) -> ReplicaReport {
-    let mine = units.iter().zip(members).zip(&outcome.busy_seconds).filter(|((unit, _), _)| unit.group == nth);
-    let (mut there, mut busy, mut lost) = (0.0, 0.0, 0);
-    for ((_, member), seconds) in mine {
-        there += (member.lost.min(end) - member.from).max(0.0);
-        busy += seconds;
-        lost += u32::from(member.lost < end);
+}
+
+fn report(of: &Of<'_>) -> ReplicaReport {
+    let Of { group, end, .. } = of;
+    let mine = || (0..of.units.len()).filter(|at| of.units[*at].group == of.nth);
+    let (mut there, mut worked, mut lost) = (0.0, 0.0, 0);
+    for at in mine() {
+        let member = &of.members[at];
+        there += (member.lost.min(*end) - member.from).max(0.0);
+        worked += of.outcome.busy_seconds[at];
+        lost += u32::from(member.lost < *end);
     }
+    let parts = mine().map(|at| (&of.outcome.work_parts[at][..], of.members[at].from, of.members[at].lost));
+    let parts: Vec<_> = parts.collect();
     let (tp, accelerator) = (group.variant.tp(), group.variant.accelerator);
     ReplicaReport {
         accelerator: accelerator.name.clone(),
         tp,
         count: group.replicas.count,
         lost,
-        busy_ratio: if there > 0.0 { busy / there } else { 0.0 },
-        energy_joules: accelerator.power_w.map(|watts| watts * f64::from(tp) * busy),
+        busy_ratio: if there > 0.0 { worked / there } else { 0.0 },
+        running: running(&parts, of.seconds),
+        energy_joules: accelerator.power_w.map(|watts| watts * f64::from(tp) * worked),
         basis: group.basis,
     }
 }

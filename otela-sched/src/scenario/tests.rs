@@ -35,6 +35,13 @@ fn what_is_lost_shows_in_the_tail() {
     assert_eq!(early(calm), early(lost));
     let busy = |report: &ModelReport| report.replicas[0].busy_ratio;
     assert!(busy(lost) > busy(calm) && busy(lost) <= 1.0, "{} {}", busy(lost), busy(calm));
+    // Of four replicas one is left, with the requests of all.
+    let mean = |parts: &[Option<f64>]| parts.iter().flatten().sum::<f64>() / parts.len() as f64;
+    let (before, after) = (mean(&lost.replicas[0].running[20..30]), mean(&lost.replicas[0].running[32..60]));
+    assert!(after > 3.0 * before, "{before} {after}");
+    // By Little's law all replicas together have as many as come in the time that one takes.
+    let all = 4.0 * mean(&calm.replicas[0].running[5..55]);
+    assert!((all / (20.0 * calm.summary.latency.mean) - 1.0).abs() < 0.15, "{all} {:?}", calm.summary);
     assert!(calm.latencies.is_sorted() && calm.latencies.len() == 1000);
     assert!(calm.replicas[0].energy_joules.is_some_and(|joules| joules > 0.0));
 }

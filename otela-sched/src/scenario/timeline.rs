@@ -6,6 +6,31 @@ use serde::Serialize;
 /// Parts of a timeline.
 const PARTS: usize = 60;
 
+/// How long a part of a timeline is that ends at `end`, in seconds.
+pub(super) fn part_seconds(end: f64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let parts = PARTS as f64;
+    end / parts
+}
+
+/// Sequences that a replica worked on, on average over the time in which replicas were there, in each part until `end`; none
+/// where nobody was there. Replicas are sequences times seconds, from when on they were there, and until when.
+pub(super) fn running(replicas: &[(&[f64], f64, f64)], end: f64) -> Vec<Option<f64>> {
+    let part = part_seconds(end);
+    let mean = |nth: usize| {
+        #[expect(clippy::cast_precision_loss, reason = "a small number")]
+        let begin = nth as f64 * part;
+        let (mut worked, mut there) = (0.0, 0.0);
+        for (parts, from, until) in replicas {
+            worked += parts.get(nth).copied().unwrap_or(0.0);
+            there += (until.min(begin + part) - from.max(begin)).max(0.0);
+        }
+        // A step that has begun ends, though its replica is lost meanwhile: too little time says nothing.
+        (there > 0.01 * part).then(|| worked / there)
+    };
+    (0..PARTS).map(mean).collect()
+}
+
 /// A part of the time. Requests count where they came.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Moment {
@@ -25,8 +50,7 @@ pub struct Moment {
 
 /// The time until `end`, when the last request has come, in equal parts.
 pub(super) fn timeline(outcome: &Outcome, end: f64) -> Vec<Moment> {
-    #[expect(clippy::cast_precision_loss, reason = "a small number")]
-    let part = end / PARTS as f64;
+    let part = part_seconds(end);
     let mut parts: Vec<(Vec<f64>, Vec<f64>)> = vec![Default::default(); PARTS];
     let mut changes = vec![0_i64; PARTS + 1];
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and cut")]

@@ -37,7 +37,7 @@ pub(super) enum Useless {
     #[error("answers end after {0} of {1} tokens, though the engine was told not to end them")]
     Short(u32, u32),
     /// Some began when others had ended.
-    #[error("the engine does not serve so many at once")]
+    #[error("some answers begin when others have ended: the engine does not serve so many at once")]
     InParts,
     /// It would not fit.
     #[error("longer than the engine's {0} tokens")]

@@ -54,11 +54,13 @@ pub struct Rules {
     pub transfer_token_seconds: f64,
     /// Seconds for beginning that.
     pub transfer_seconds: f64,
+    /// How long the parts of time are in which the outcome tells of work, in seconds; infinite for one part.
+    pub part_seconds: f64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { continues: true, transfer_token_seconds: 0.0, transfer_seconds: 0.0 }
+        Self { continues: true, transfer_token_seconds: 0.0, transfer_seconds: 0.0, part_seconds: f64::INFINITY }
     }
 }
 
@@ -156,7 +158,7 @@ impl<'a> Fleet<'a> {
         changes.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)).then(one.2.cmp(&other.2)));
         let replicas = members.iter().map(|member| {
             let limits = member.limits;
-            Replica::new(member.costs, limits, member.from)
+            Replica::new(member.costs, limits, member.from).in_parts(rules.part_seconds)
         });
         Self {
             members,
@@ -297,6 +299,7 @@ impl<'a> Fleet<'a> {
         }
         self.outcome.unserved = self.pending.len();
         self.outcome.busy_seconds = self.replicas.iter().map(Replica::busy_seconds).collect();
+        self.outcome.work_parts = self.replicas.iter().map(Replica::work_parts).collect();
         self.outcome
     }
 }

@@ -17,6 +17,7 @@ mod queue;
 mod replica;
 mod request;
 mod running;
+mod work;
 mod workload;
 
 pub use dispatch::{Dispatch, LeastLoaded, Open, Random, RoundRobin, TwoChoices, Weighted};

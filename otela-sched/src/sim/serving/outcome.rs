@@ -18,6 +18,9 @@ pub struct Outcome {
     pub unserved: usize,
     /// Seconds in which each replica has worked.
     pub busy_seconds: Vec<f64>,
+    /// Sequences that each replica worked on times the seconds that it did, in each part of time, to the last part in which
+    /// it worked.
+    pub work_parts: Vec<Vec<f64>>,
 }
 
 /// What a request may take.

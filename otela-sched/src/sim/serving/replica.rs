@@ -5,6 +5,7 @@ use super::{
     prefix::{Prefixes, Text},
     queue::Waiting,
     running::{Running, Sequence},
+    work::Work,
 };
 use crate::sim::{Step, StepCosts};
 use std::collections::VecDeque;
@@ -42,8 +43,7 @@ pub struct Replica {
     used: u64,
     prefixes: Prefixes,
     admitted: u64,
-    /// Seconds in which it worked.
-    busy: f64,
+    work: Work,
     /// Each step is taken by itself, as a check of what is taken together.
     #[cfg(test)]
     pub(super) one_by_one: bool,
@@ -72,7 +72,7 @@ impl Replica {
             used: 0,
             prefixes: Prefixes::default(),
             admitted: 0,
-            busy: 0.0,
+            work: Work::new(f64::INFINITY),
             #[cfg(test)]
             one_by_one: false,
         }
@@ -90,7 +90,17 @@ impl Replica {
 
     /// Seconds in which it has worked so far.
     pub fn busy_seconds(&self) -> f64 {
-        self.busy
+        self.work.busy_seconds()
+    }
+
+    /// The same in parts of so many seconds, which is to be told before it works.
+    pub(super) fn in_parts(self, seconds: f64) -> Self {
+        Self { work: Work::new(seconds), ..self }
+    }
+
+    /// Sequences times seconds in each part, to the last in which it worked.
+    pub(super) fn work_parts(&self) -> Vec<f64> {
+        self.work.parts()
     }
 
     /// Gives it a request, which is the `request`-th. It must have been advanced to that time.
@@ -128,12 +138,13 @@ impl Replica {
                 Batching::WholePrompts => self.whole_prompts(),
                 Batching::Chunked => self.chunks(),
             };
+            let sequences = self.running.count() + u32::try_from(prompts.len()).unwrap_or(0);
             if prompts.is_empty() {
                 self.decode(until, served);
             } else {
                 self.prefill(&prompts, served);
             }
-            self.busy += self.now - began;
+            self.work.add(began, self.now, sequences);
         }
     }
 

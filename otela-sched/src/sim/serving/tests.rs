@@ -77,7 +77,8 @@ proptest! {
             ..Member::new(costs(), limits(batching, blocks))
         };
         let members: Vec<_> = times.into_iter().map(member).collect();
-        let rules = Rules { continues, transfer_token_seconds: 1e-6, transfer_seconds: 1e-3 };
+        let rules =
+            Rules { continues, transfer_token_seconds: 1e-6, transfer_seconds: 1e-3, ..Rules::default() };
         let outcome = serve(&members, arrivals.iter().copied(), &mut TwoChoices::new(seed), rules);
         let mut seen: Vec<_> = outcome.served.iter().map(|served| served.request).collect();
         seen.sort_unstable();
