@@ -6,15 +6,15 @@
 mod form;
 
 use bytes::Bytes;
-use otela_fuzz::{ENTRY, MEMBERSHIP, PROVIDER, RELEASE, key, mesh, message, peer, signed};
+use otela_fuzz::{DIRECTIVE, ENTRY, MEMBERSHIP, PROVIDER, RELEASE, key, mesh, message, peer, signed};
 use otela_proto::{
     Multiaddr,
     id::{Epoch, Place},
     measure::{Bulk, Order, Outcome, Reply},
     payload::{Accelerator, Hardware, ModelCard, Payload, Role, Service},
     wire::{
-        AccusationBody, Answer, Ask, Buckets, Digest, Entries, EntryBody, Frame, HelloBody, MembershipBody, Probe,
-        ProviderBody, ReleaseBody, Report, Root, Say, Want,
+        AccusationBody, Answer, Ask, Buckets, Digest, DirectiveBody, Entries, EntryBody, Frame, HelloBody,
+        MembershipBody, Probe, ProviderBody, ReleaseBody, Report, Root, Say, Want, WorkBody,
     },
 };
 use prost::Message;
@@ -98,6 +98,26 @@ fn main() -> io::Result<()> {
         ("lines", "# ours\n192.0.2.1:7411\r\n[2001:db8::1]:7411\n"),
     ] {
         write("bootstraps", name, text.as_bytes())?;
+    }
+    directives()
+}
+
+/// Orders of a scheduler.
+fn directives() -> io::Result<()> {
+    let work = WorkBody { template: "vllm".into(), model: "org/m-1".into(), tensor_parallel: 2, data_parallel: 1 };
+    for (name, work) in [("serve", Some(work)), ("rest", None)] {
+        let body = DirectiveBody {
+            schema: 1,
+            node: peer(2).to_bytes(),
+            epoch: 1,
+            scheduler: peer(1).to_bytes(),
+            generation: 1,
+            plan: 1,
+            work,
+        };
+        write("directive", name, &body.encode_to_vec())?;
+        let signed = message(DIRECTIVE, mesh().as_str(), &key(1), body.encode_to_vec());
+        write("directive", &format!("{name}-signed"), &signed.encode_to_vec())?;
     }
     Ok(())
 }

@@ -310,7 +310,7 @@ fn the_keys_of_models_are_checked_like_others() {
                 [ingress.models.Qwen3-1.7B]\npolicy = 'p2c'\n[ingress.models.h]\npolicy = 'help'\n[ingress]\npolicy = 'help'";
     let said = offences(text);
     let expected = [
-        "F:2: [ingress.models.\"a/b\"] alias is not known; the nearest that is: [ingress",
+        "F:2: [ingress.models.\"a/b\"] alias is not known; the nearest that is: ",
         "F:3: [ingress.models.\"a/b\"] police is not known; the nearest that is: [ingress.models.\"a/b\"] policy",
         "F:4: [ingress.models.\"a/b\"] policy cannot be \"clever\": ",
         "F:5: [ingress.models.\"a/b\"] answer_within cannot be \"0\": 0 would end everything at once",
