@@ -74,3 +74,92 @@ impl Lease {
         self.mine = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use otela_proto::{
+        Keypair,
+        assignment::{Assigned, Claim},
+        clock::Now,
+        entry::{Draft, Entry, Rank},
+        id::MeshName,
+        lifecycle::Lifecycle,
+        payload::Payload,
+        provider::ProviderRules,
+        registry::Registry,
+    };
+    use std::collections::HashMap;
+
+    const ME: u8 = 1;
+
+    fn key(n: u8) -> Keypair {
+        Keypair::ed25519_from_bytes([n; 32]).unwrap()
+    }
+
+    fn peer(n: u8) -> PeerId {
+        key(n).public().to_peer_id()
+    }
+
+    fn entry(n: u8, lifecycle: Lifecycle, payload: Payload) -> Entry {
+        let mesh: MeshName = "lab".parse().unwrap();
+        let rank = Rank { epoch: otela_proto::id::Epoch(1), lifecycle, version: 1 };
+        Entry::sign(&key(n), &mesh, Draft { rank, issued_at_ms: 1_000, payload }).unwrap()
+    }
+
+    fn claims(n: u8, generation: u64) -> Entry {
+        let claim = Some(Claim { generation, plan: 0 });
+        entry(n, Lifecycle::Join, Payload { claim, ..Payload::default() })
+    }
+
+    fn view(entries: &[Entry], suspects: &[u8]) -> View {
+        let mut registry = Registry::default();
+        for entry in entries {
+            registry.learn(entry.clone(), Duration::ZERO);
+        }
+        let beliefs: HashMap<_, _> = suspects.iter().map(|n| (peer(*n), Belief::Suspect(Duration::ZERO))).collect();
+        let rules = ProviderRules::new("lab".parse().unwrap());
+        let clock = Now { mono: Duration::ZERO, wall_ms: 1_000 };
+        View::build(&registry, &beliefs, &rules, clock, Duration::from_hours(1), 1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_nobody_is_above_counts_once_it_has_gone_round() {
+        let mut lease = Lease::new(peer(ME));
+        let alone = view(&[], &[]);
+        assert_eq!(lease.look(&alone, 6), Turn::Settle(7), "above the plans that are kept");
+        assert_eq!(lease.look(&alone, 6), Turn::Settle(7));
+        tokio::time::advance(SETTLED_AFTER).await;
+        assert_eq!(lease.look(&alone, 6), Turn::Act(7));
+        assert_eq!(lease.look(&view(&[claims(2, 6)], &[]), 6), Turn::Act(7), "somebody who was cut off");
+        assert_eq!(lease.look(&view(&[claims(2, 8)], &[]), 6), Turn::Watch(peer(2)));
+        // It is gone, or suspected of being so: what it claimed stays heard.
+        assert_eq!(lease.look(&view(&[claims(2, 8)], &[2]), 6), Turn::Settle(9));
+        tokio::time::advance(SETTLED_AFTER).await;
+        let left =
+            entry(2, Lifecycle::Left, Payload { claim: Some(Claim { generation: 9, plan: 0 }), ..Payload::default() });
+        assert_eq!(lease.look(&view(&[left], &[]), 6), Turn::Act(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nodes_have_heard_is_never_claimed_again() {
+        let assigned = Some(Assigned { generation: 40, ..Assigned::default() });
+        let told = entry(3, Lifecycle::Serving, Payload { assigned, ..Payload::default() });
+        let mut lease = Lease::new(peer(ME));
+        assert_eq!(lease.look(&view(&[told.clone()], &[]), 0), Turn::Settle(41));
+        lease.give_up();
+        assert_eq!(lease.look(&view(&[told], &[]), 41), Turn::Settle(42));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_that_claim_at_once_one_acts() {
+        let mut acting = 0;
+        for (me, other) in [(1, 2), (2, 1)] {
+            let mut lease = Lease::new(peer(me));
+            assert_eq!(lease.look(&view(&[], &[]), 0), Turn::Settle(1));
+            tokio::time::advance(SETTLED_AFTER).await;
+            acting += u32::from(lease.look(&view(&[claims(other, 1)], &[]), 0) == Turn::Act(1));
+        }
+        assert_eq!(acting, 1);
+    }
+}

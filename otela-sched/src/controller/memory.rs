@@ -68,3 +68,54 @@ impl Memory {
         self.failed.iter().filter(|(_, (_, until))| *until > now).map(|(key, _)| key.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use otela_proto::{Keypair, id::Epoch};
+
+    fn node(n: u8, doing: Doing, told: Option<(u64, u64)>) -> NodeSeen {
+        let key = Keypair::ed25519_from_bytes([n; 32]).unwrap();
+        let session = Session { peer: key.public().to_peer_id(), epoch: Epoch(1) };
+        NodeSeen { session, host: String::new(), cards: None, templates: Vec::new(), doing, told, ends_at_ms: None }
+    }
+
+    fn failed(plan: u64) -> NodeSeen {
+        node(1, Doing::Told { model: "m".into(), state: AssignedState::Failed }, Some((1, plan)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_just_said_counts_until_it_is_shown_or_long_not_shown() {
+        let mut memory = Memory::default();
+        let idle = node(1, Doing::Nothing, None);
+        let starting = Doing::Told { model: "m".into(), state: AssignedState::Starting };
+        memory.said(idle.session, (1, 5), Some("m".into()));
+        let mut seen = [idle.clone()];
+        memory.complete(&mut seen);
+        assert_eq!(seen[0].doing, starting);
+        // Its entry shows it, and later something else: that counts.
+        let mut shown = [node(1, starting, Some((1, 5)))];
+        memory.complete(&mut shown);
+        let mut seen = [failed(5)];
+        memory.complete(&mut seen);
+        assert_eq!(seen[0], failed(5));
+        memory.said(idle.session, (1, 6), Some("m".into()));
+        tokio::time::advance(SHOWN_WITHIN + Duration::from_secs(1)).await;
+        let mut seen = [idle.clone()];
+        memory.complete(&mut seen);
+        assert_eq!(seen[0], idle, "it has not kept its word");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_avoided_for_a_while_and_each_new_one_again() {
+        let mut memory = Memory::default();
+        let retry_after = Duration::from_mins(10);
+        let key = (failed(1).session, "m".to_owned());
+        assert!(memory.avoided(&[failed(1)], retry_after).contains(&key));
+        tokio::time::advance(retry_after).await;
+        assert!(memory.avoided(&[failed(1)], retry_after).is_empty(), "its time is over, though it is still shown");
+        assert!(memory.avoided(&[failed(2)], retry_after).contains(&key), "it was tried again, and failed again");
+        assert!(memory.avoided(&[], retry_after).is_empty());
+        assert!(memory.failed.is_empty(), "who is gone is forgotten");
+    }
+}
