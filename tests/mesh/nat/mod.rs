@@ -99,7 +99,9 @@ async fn lab_netns_p47_endpoint_independent_nats_get_a_direct_way() {
         let _ingress = ingress(&lab, &bootstrap, listen).await;
         eventually("an answer", async || path(&lab).await.ok()).await;
         let after = takes(&lab, "direct").await;
-        assert!(after < Duration::from_secs(5), "{carrier}: {after:?}");
+        // A punch needs both ends at one moment: on a busy machine the first may fail, and the next comes after 5 s. How
+        // long it usually takes is what the benchmark of the fabric says.
+        assert!(after < Duration::from_secs(15), "{carrier}: {after:?}");
         for (host, port) in [("a", NODE), ("b", INGRESS)] {
             let name = if carrier == TCP.1 {
                 "otela_peer_hole_punches_total{transport=\"tcp\",result=\"ok\"}"
