@@ -74,6 +74,9 @@ pub(crate) enum SchedError {
     /// Plans.
     #[error(transparent)]
     Plans(#[from] PlansError),
+    /// Nobody to join.
+    #[error("which mesh? Name it with --bootstrap or --mesh-file")]
+    NoBootstrap,
     /// A mesh that does not let us look.
     #[error("the mesh was not found within {0:?}: see `otela doctor` with the same flags")]
     NotJoined(Duration),

@@ -233,7 +233,7 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "OTELA_SCHED_PLANS", value_name = "DIR", default_value = "otela-plans")]
     pub(crate) plans: PathBuf,
     /// How often loads are looked at. Nodes that come and go are seen at once.
-    #[arg(long, env = "OTELA_SCHED_EVERY", value_name = "TIME", default_value = "15s", value_parser = humantime::parse_duration)]
+    #[arg(long, env = "OTELA_SCHED_EVERY", value_name = "TIME", default_value = "15s", value_parser = every)]
     pub(crate) every: Duration,
     /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
     #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = super::listen_address)]
@@ -242,6 +242,12 @@ pub(crate) struct RunArgs {
     pub(crate) peer: PeerArgs,
     #[command(flatten)]
     pub(crate) via: ViaArgs,
+}
+
+/// More often than every second shows nothing new.
+fn every(text: &str) -> Result<Duration, String> {
+    let every = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if every < Duration::from_secs(1) { Err("shorter than 1s".to_owned()) } else { Ok(every) }
 }
 
 /// Flags of `otela sched explain`.

@@ -32,6 +32,8 @@ use tokio::time::{sleep, timeout};
 const JOIN_WITHIN: Duration = Duration::from_secs(15);
 /// A mesh has told all it knows so long after the first word.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// Nodes that have gone are not to wait for an ingress that does not answer.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 /// Ingresses are asked twice, with so much time between: a shorter one shows chance.
 const LOAD_WITHIN: Duration = Duration::from_secs(12);
 
@@ -49,8 +51,10 @@ fn read(wanted: &WantedArgs) -> Result<(Policy, Catalog), CommandError> {
 fn ask(ingresses: Vec<Target>) -> Ask {
     Box::new(move || {
         let asked = ingresses.clone().into_iter().map(|ingress| async move {
-            let told = look::text(&ingress, "/metrics").await;
-            let counted = told.map(|text| read_counters(&text)).map_err(|error| CommandError::from(error).line());
+            let counted = match timeout(TOLD_WITHIN, look::text(&ingress, "/metrics")).await {
+                Ok(told) => told.map(|text| read_counters(&text)).map_err(|error| CommandError::from(error).line()),
+                Err(_) => Err(format!("no answer within {TOLD_WITHIN:?}")),
+            };
             (ingress.to_string(), counted)
         });
         join_all(asked).boxed()
@@ -84,6 +88,9 @@ pub(super) async fn plan(args: PlanArgs) -> Result<ExitCode, CommandError> {
     let (policy, catalog) = read(&args.wanted)?;
     let config = args.peer.observer(Vec::new(), &ANY_PORT)?;
     let config = PeerConfig { observes: true, reserves: false, via: args.via.via, ..config };
+    if config.bootstrap.is_empty() && config.via.is_empty() {
+        return Err(SchedError::NoBootstrap.into());
+    }
     let tasks = Tasks::new();
     let (peer, _) = Peer::start(config, &tasks, &Metrics::new()).await?;
     let joined = timeout(JOIN_WITHIN, peer.joined()).await;

@@ -64,16 +64,22 @@ fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode]) -> String {
                 },
             );
             let [model, how] = serve;
-            [node(&step.host, &step.node), step.accelerators.clone(), model, how, step.why.clone()]
+            [node(&step.host, &step.node), step.accelerators.clone(), model, how]
         });
-        text += &columns(["NODE", "HAS", "SERVES", "HOW", "WHY"], of_step);
+        text += &columns(["NODE", "HAS", "SERVES", "HOW"], of_step);
+        text += &reasons(steps.iter().map(|step| (node(&step.host, &step.node), step.why.as_str())));
     }
     if !idle.is_empty() {
         text += "\n";
-        let of_node = idle.iter().map(|of| [node(&of.host, &of.node), of.accelerators.clone(), of.why.clone()]);
-        text += &columns(["IDLE", "HAS", "WHY"], of_node);
+        text += &columns(["IDLE", "HAS"], idle.iter().map(|of| [node(&of.host, &of.node), of.accelerators.clone()]));
+        text += &reasons(idle.iter().map(|of| (node(&of.host, &of.node), of.why.as_str())));
     }
     text
+}
+
+/// Reasons in whole: no column is wide enough for them.
+fn reasons<'a>(of: impl Iterator<Item = (String, &'a str)>) -> String {
+    of.map(|(node, why)| format!("  {node}: {why}\n")).collect()
 }
 
 /// A machine and the end of the id, which tells nodes on one machine apart.

@@ -1,19 +1,22 @@
 //! Which of several schedulers acts: a lease that is kept in the registry of the mesh.
 //!
-//! A scheduler that sees no living claim makes one, under a generation above all that it has heard of, waits until that
+//! Only schedulers that the same nodes name have anything to do with each other. One that sees no living claim makes one, under a generation above all that it has heard of, waits until that
 //! has gone round, and acts if it is still the first. One whose claim is behind another's stops at once. Two that do not see
 //! each other may both act for a while; nodes tell them apart by their generations, and never go back to the lower one.
 
 use otela_proto::{
     PeerId,
     assignment::{Standing, standing},
-    registry::{Belief, View},
+    registry::{Belief, Node, View},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
 /// By then everybody has heard of a claim, and whoever has a higher one has been heard.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Generations grow by one with each takeover; whoever tells of more than this lies.
+const GENERATION_MAX: u64 = u64::MAX >> 16;
 
 /// The claim of one scheduler.
 #[derive(Debug)]
@@ -41,16 +44,17 @@ impl Lease {
 
     /// Whose turn it is, as `view` shows it. `kept` is the generation of the last plan that is on the disk.
     pub(super) fn look(&mut self, view: &View, kept: u64) -> Turn {
+        let rivals = self.rivals(view);
         let nodes = || view.nodes().filter(|(peer, _)| **peer != self.me);
         let alive = nodes().filter(|(_, node)| node.is_listed() && node.belief == Belief::Alive);
-        let others: Vec<_> =
-            alive.filter_map(|(peer, node)| Some((*peer, node.entry.payload().claim?.generation))).collect();
-        let heard = nodes().flat_map(|(_, node)| {
-            let payload = node.entry.payload();
-            let claimed = payload.claim.map(|claim| claim.generation);
-            [claimed, payload.assigned.as_ref().map(|told| told.generation)]
-        });
-        let highest = heard.flatten().fold(kept, u64::max);
+        let claim = |(peer, node): (&PeerId, &Node)| Some((*peer, node.entry.payload().claim?.generation));
+        let is_rival = |(peer, _): &(PeerId, u64)| rivals.contains(peer);
+        let others: Vec<_> = alive.filter_map(claim).filter(is_rival).collect();
+        let claimed = nodes().filter_map(claim).filter(is_rival).map(|(_, generation)| generation);
+        let told = nodes()
+            .filter(|(_, node)| self.is_named(node))
+            .filter_map(|(_, node)| Some(node.entry.payload().assigned.as_ref()?.generation));
+        let highest = claimed.chain(told).filter(|generation| *generation <= GENERATION_MAX).fold(kept, u64::max);
         let now = Instant::now();
         match standing(self.me, self.mine.map(|(generation, _)| generation), &others, highest) {
             Standing::Behind(peer) => {
@@ -69,6 +73,19 @@ impl Lease {
         }
     }
 
+    fn is_named(&self, node: &Node) -> bool {
+        let offer = node.entry.payload().offer.as_ref();
+        offer.is_some_and(|offer| offer.schedulers.contains(&self.me.to_bytes()))
+    }
+
+    /// Schedulers that some node would follow as well: claims of others are none of ours, and nobody who is not named
+    /// anywhere can keep a scheduler from acting.
+    fn rivals(&self, view: &View) -> BTreeSet<PeerId> {
+        let ours = view.nodes().filter(|(_, node)| node.is_listed() && self.is_named(node));
+        let named = ours.filter_map(|(_, node)| node.entry.payload().offer.as_ref());
+        named.flat_map(|offer| &offer.schedulers).filter_map(|key| PeerId::from_bytes(key).ok()).collect()
+    }
+
     /// Nodes have heard a higher generation: the next claim goes above what the registry then shows.
     pub(super) fn give_up(&mut self) {
         self.mine = None;
@@ -80,7 +97,7 @@ mod tests {
     use super::*;
     use otela_proto::{
         Keypair,
-        assignment::{Assigned, Claim},
+        assignment::{Assigned, Claim, Offer},
         clock::Now,
         entry::{Draft, Entry, Rank},
         id::MeshName,
@@ -112,7 +129,17 @@ mod tests {
         entry(n, Lifecycle::Join, Payload { claim, ..Payload::default() })
     }
 
+    fn offers(schedulers: &[u8]) -> Option<Offer> {
+        Some(Offer { schedulers: schedulers.iter().map(|n| peer(*n).to_bytes()).collect(), templates: Vec::new() })
+    }
+
+    /// What is seen where a node names both schedulers, and these are there.
     fn view(entries: &[Entry], suspects: &[u8]) -> View {
+        let node = entry(9, Lifecycle::Join, Payload { offer: offers(&[1, 2]), ..Payload::default() });
+        seen(&[&[node], entries].concat(), suspects)
+    }
+
+    fn seen(entries: &[Entry], suspects: &[u8]) -> View {
         let mut registry = Registry::default();
         for entry in entries {
             registry.learn(entry.clone(), Duration::ZERO);
@@ -144,9 +171,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_nodes_have_heard_is_never_claimed_again() {
         let assigned = Some(Assigned { generation: 40, ..Assigned::default() });
-        let told = entry(3, Lifecycle::Serving, Payload { assigned, ..Payload::default() });
+        let offer = offers(&[ME]);
+        let told = entry(3, Lifecycle::Serving, Payload { assigned, offer, ..Payload::default() });
         let mut lease = Lease::new(peer(ME));
-        assert_eq!(lease.look(&view(&[told.clone()], &[]), 0), Turn::Settle(41));
+        assert_eq!(lease.look(&view(std::slice::from_ref(&told), &[]), 0), Turn::Settle(41));
         lease.give_up();
         assert_eq!(lease.look(&view(&[told], &[]), 41), Turn::Settle(42));
     }
@@ -161,5 +189,21 @@ mod tests {
             acting += u32::from(lease.look(&view(&[claims(other, 1)], &[]), 0) == Turn::Act(1));
         }
         assert_eq!(acting, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_no_node_names_beside_it_keeps_no_scheduler_from_acting() {
+        let mut lease = Lease::new(peer(ME));
+        let stranger = claims(5, u64::MAX);
+        assert_eq!(lease.look(&view(std::slice::from_ref(&stranger), &[]), 0), Turn::Settle(1));
+        tokio::time::advance(SETTLED_AFTER).await;
+        assert_eq!(lease.look(&view(&[stranger], &[]), 0), Turn::Act(1));
+        // Somebody else's nodes, and somebody else's scheduler.
+        let elsewhere = entry(8, Lifecycle::Join, Payload { offer: offers(&[2]), ..Payload::default() });
+        assert_eq!(lease.look(&seen(&[elsewhere, claims(2, 4)], &[]), 0), Turn::Act(1));
+        let liar = Some(Assigned { generation: u64::MAX, ..Assigned::default() });
+        let lies = entry(7, Lifecycle::Join, Payload { assigned: liar, offer: offers(&[ME]), ..Payload::default() });
+        lease.give_up();
+        assert_eq!(lease.look(&view(&[lies], &[]), 1), Turn::Settle(2));
     }
 }

@@ -7,15 +7,25 @@ use tokio::time::Instant;
 
 /// A node that has taken an order shows it in its entry sooner.
 const SHOWN_WITHIN: Duration = Duration::from_secs(30);
-/// A node that has refused an order, for other reasons than age, is left alone for this long at least.
-const REFUSED_FOR: Duration = Duration::from_mins(1);
+/// For so long a model is not placed where it has failed once; twice as long with each further time.
+const AVOIDED_FOR: Duration = Duration::from_secs(30);
 
 /// What was said, and what went wrong.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     said: HashMap<Session, Said>,
-    /// Where a model has failed: in which plan, and until when it is not tried there again.
-    failed: HashMap<(Session, String), ((u64, u64), Instant)>,
+    /// Where models have failed.
+    failed: HashMap<(Session, String), Failed>,
+}
+
+/// A model that has failed somewhere.
+#[derive(Debug)]
+struct Failed {
+    /// In which plan it did last.
+    ticket: (u64, u64),
+    times: u32,
+    /// Until then it is not tried there again.
+    until: Instant,
 }
 
 /// An order that was taken and is not shown yet.
@@ -32,9 +42,22 @@ impl Memory {
         self.said.insert(to, Said { model, ticket, at: Instant::now() });
     }
 
-    /// A node has refused to serve a model.
-    pub(super) fn refused(&mut self, by: Session, ticket: (u64, u64), model: String, retry_after: Duration) {
-        self.failed.insert((by, model), (ticket, Instant::now() + retry_after.max(REFUSED_FOR)));
+    /// A node has refused to serve a model, or could not: for how long it is not to be told again, if that is news.
+    pub(super) fn failed(
+        &mut self,
+        by: Session,
+        ticket: (u64, u64),
+        model: String,
+        retry_after: Duration,
+    ) -> Option<Duration> {
+        let now = Instant::now();
+        let failed = self.failed.entry((by, model)).or_insert(Failed { ticket: (0, 0), times: 0, until: now });
+        if failed.ticket >= ticket {
+            return None;
+        }
+        let avoided_for = AVOIDED_FOR.saturating_mul(1 << failed.times.min(16)).min(retry_after.max(AVOIDED_FOR));
+        *failed = Failed { ticket, times: failed.times + 1, until: now + avoided_for };
+        Some(avoided_for)
     }
 
     /// Puts into `nodes` what they have been told and do not show yet.
@@ -54,18 +77,20 @@ impl Memory {
         });
     }
 
-    /// Where models are not to be placed now. A failure counts from when it was first seen.
+    /// Where models are not to be placed now: for longer each time that they fail, up to `retry_after`. A failure counts from
+    /// when it was first seen.
     pub(super) fn avoided(&mut self, nodes: &[NodeSeen], retry_after: Duration) -> Avoided {
         for node in nodes {
             let Doing::Told { model, state: AssignedState::Failed } = &node.doing else { continue };
-            let (key, plan) = ((node.session, model.clone()), node.told.unwrap_or_default());
-            if self.failed.get(&key).is_none_or(|(before, _)| *before < plan) {
-                self.failed.insert(key, (plan, Instant::now() + retry_after));
+            let ticket = node.told.unwrap_or_default();
+            if let Some(avoided_for) = self.failed(node.session, ticket, model.clone(), retry_after) {
+                let (host, node) = (&node.host, node.session.peer);
+                tracing::warn!(%node, host, model, "has failed there and is not tried there again for {avoided_for:?}");
             }
         }
         self.failed.retain(|(session, _), _| nodes.iter().any(|node| node.session == *session));
         let now = Instant::now();
-        self.failed.iter().filter(|(_, (_, until))| *until > now).map(|(key, _)| key.clone()).collect()
+        self.failed.iter().filter(|(_, failed)| failed.until > now).map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -109,12 +134,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_avoided_for_a_while_and_each_new_one_again() {
         let mut memory = Memory::default();
-        let retry_after = Duration::from_mins(10);
+        let retry_after = Duration::from_secs(100);
         let key = (failed(1).session, "m".to_owned());
-        assert!(memory.avoided(&[failed(1)], retry_after).contains(&key));
-        tokio::time::advance(retry_after).await;
-        assert!(memory.avoided(&[failed(1)], retry_after).is_empty(), "its time is over, though it is still shown");
-        assert!(memory.avoided(&[failed(2)], retry_after).contains(&key), "it was tried again, and failed again");
+        for (plan, seconds) in [(1, 30), (2, 60), (3, 100), (4, 100)] {
+            assert!(memory.avoided(&[failed(plan)], retry_after).contains(&key), "it was tried, and has failed");
+            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            assert!(memory.avoided(&[failed(plan)], retry_after).contains(&key));
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(memory.avoided(&[failed(plan)], retry_after).is_empty(), "it is over, though it is still shown");
+        }
+        assert!(memory.avoided(&[failed(5)], Duration::ZERO).contains(&key), "never at once");
         assert!(memory.avoided(&[], retry_after).is_empty());
         assert!(memory.failed.is_empty(), "who is gone is forgotten");
     }

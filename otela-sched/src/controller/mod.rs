@@ -30,7 +30,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -91,6 +91,8 @@ struct Controller<A> {
     started: Instant,
     said: Announcement,
     turn: Option<Turn>,
+    /// Which models lacked something when that was last said, and whether any node takes orders.
+    lacking: Option<(BTreeSet<String>, bool)>,
 }
 
 /// Runs a scheduler until its tasks drain; then it gives up its claim, and what serves goes on serving.
@@ -115,6 +117,7 @@ pub async fn run<A: Actuator>(settings: Settings, peer: Peer, actuator: A, tasks
         started: Instant::now(),
         said: Announcement::default(),
         turn: None,
+        lacking: None,
     };
     tokio::select! {
         () = controller.work() => {}
@@ -201,9 +204,7 @@ impl<A: Actuator> Controller<A> {
         let avoided = self.memory.avoided(&seen, self.settings.policy.retry_after);
         let observation = Observation { nodes: seen, loads: self.loads.measured() };
         let decision = decide(&self.settings.policy, &self.settings.catalog, &observation, &avoided);
-        for model in decision.models.iter().filter_map(|model| Some((&model.model, model.lacks.as_ref()?))) {
-            tracing::debug!(model = model.0, "lacks {}", model.1);
-        }
+        self.say_lacks(&decision, observation.nodes.iter().any(|node| !node.templates.is_empty()));
         if decision.steps.is_empty() {
             return;
         }
@@ -216,6 +217,25 @@ impl<A: Actuator> Controller<A> {
         tracing::info!(plan = plan.number, steps = plan.steps.len(), "a new plan");
         self.claim(Some(generation)).await;
         self.carry_out(&plan).await;
+    }
+
+    /// Says which models lack something, when that has changed.
+    fn say_lacks(&mut self, decision: &Decision, is_followed: bool) {
+        let lacking = decision.models.iter().filter(|model| model.lacks.is_some());
+        let lacking: BTreeSet<String> = lacking.map(|model| model.model.clone()).collect();
+        if self.lacking.as_ref() == Some(&(lacking.clone(), is_followed)) {
+            return;
+        }
+        for model in &decision.models {
+            match &model.lacks {
+                Some(lacks) => tracing::warn!(model = model.model, "lacks: {lacks}"),
+                None => tracing::info!(model = model.model, nodes = model.nodes, "has what it needs"),
+            }
+        }
+        if !is_followed {
+            tracing::warn!("no node takes orders of this scheduler: it is named with --scheduler {}", self.peer.id());
+        }
+        self.lacking = Some((lacking, is_followed));
     }
 
     fn plan(&self, generation: u64, Decision { models, steps, idle }: Decision) -> Plan {
@@ -258,7 +278,7 @@ impl<A: Actuator> Controller<A> {
             Err(NotApplied::Refused { message, .. }) => {
                 tracing::warn!(node = step.node, host = step.host, "will not serve {told}: {message}");
                 if let Some(model) = model {
-                    self.memory.refused(order.to, number, model, self.settings.policy.retry_after);
+                    self.memory.failed(order.to, number, model, self.settings.policy.retry_after);
                 }
             }
             Err(NotApplied::NotReached(why)) => {

@@ -7,10 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// No scheduler lives to make as many.
+const NUMBER_MAX: u64 = u64::MAX >> 16;
+
 /// A directory of plans.
 #[derive(Debug)]
 pub struct Plans {
     dir: PathBuf,
+    /// Holds the directory for as long as this process lives.
+    _lock: fs::File,
     /// Number and generation of the newest.
     last: (u64, u64),
 }
@@ -22,6 +27,17 @@ pub enum PlansError {
     #[error("cannot keep plans in {}", path.display())]
     Io {
         /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another scheduler keeps its plans there.
+    #[error("another process keeps its plans in {}: give each scheduler its own --plans", .0.display())]
+    InUse(PathBuf),
+    /// A plan is not there, or may not be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -44,8 +60,14 @@ impl Plans {
     pub fn open(dir: &Path) -> Result<Self, PlansError> {
         let io = |source| PlansError::Io { path: dir.to_owned(), source };
         fs::create_dir_all(dir).map_err(io)?;
+        let lock = fs::File::create(dir.join("lock")).map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(PlansError::InUse(dir.to_owned())),
+            Err(fs::TryLockError::Error(source)) => return Err(io(source)),
+        }
         let numbers = fs::read_dir(dir).map_err(io)?.filter_map(|entry| number(&entry.ok()?.path()));
-        let mut plans = Self { dir: dir.to_owned(), last: (0, 0) };
+        let mut plans = Self { dir: dir.to_owned(), _lock: lock, last: (0, 0) };
         if let Some(last) = numbers.max() {
             plans.last = (last, read(&plans.path(last))?.generation);
         }
@@ -73,9 +95,11 @@ impl Plans {
             let mut file = fs::File::create(&unfinished)?;
             file.write_all(&serde_json::to_vec_pretty(plan)?)?;
             file.sync_all()?;
-            // Unlike renaming, this never replaces a plan.
-            fs::hard_link(&unfinished, &path)?;
-            fs::remove_file(&unfinished)?;
+            // Nobody else writes here, so nothing comes between.
+            if path.exists() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            fs::rename(&unfinished, &path)?;
             fs::File::open(&self.dir)?.sync_all()
         };
         written().map_err(|source| PlansError::Io { path: path.clone(), source })?;
@@ -93,13 +117,19 @@ impl Plans {
 /// # Errors
 /// [`PlansError`].
 pub fn read(path: &Path) -> Result<Plan, PlansError> {
-    let text = fs::read(path).map_err(|source| PlansError::Io { path: path.to_owned(), source })?;
+    let text = fs::read(path).map_err(|source| PlansError::Read { path: path.to_owned(), source })?;
     serde_json::from_slice(&text)
         .map_err(|error| PlansError::NotAPlan { path: path.to_owned(), what: error.to_string() })
 }
 
 fn number(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("plan-")?.strip_suffix(".json")?.parse().ok()
+    path.file_name()?
+        .to_str()?
+        .strip_prefix("plan-")?
+        .strip_suffix(".json")?
+        .parse()
+        .ok()
+        .filter(|number| *number < NUMBER_MAX)
 }
 
 #[cfg(test)]
@@ -128,13 +158,17 @@ mod tests {
         plans.keep(&plan(1)).unwrap();
         // A crash while the next was written.
         fs::write(at.join("plan-00000002.unfinished"), "{").unwrap();
+        fs::write(at.join("plan-18446744073709551615.json"), "{").unwrap();
+        assert!(matches!(Plans::open(&at), Err(PlansError::InUse(_))), "one process at a time");
+        drop(plans);
         let mut again = Plans::open(&at).unwrap();
         assert_eq!((again.next(), again.generation()), (2, 7));
         again.keep(&plan(2)).unwrap();
-        let said = plans.keep(&plan(2)).unwrap_err().to_string();
-        assert!(said.ends_with("plan-00000002.json"), "{said}");
+        let said = again.keep(&plan(1)).unwrap_err().to_string();
+        assert!(said.ends_with("plan-00000001.json"), "{said}");
         assert_eq!(read(&at.join("plan-00000002.json")).unwrap(), plan(2));
         fs::write(at.join("plan-00000003.json"), "{").unwrap();
+        drop(again);
         assert!(Plans::open(&at).unwrap_err().to_string().contains("is not a plan: EOF"));
     }
 }

@@ -206,9 +206,25 @@ impl<'a> Free<'a> {
         Some((serve, capacity.rate))
     }
 
+    /// Why none of the wanted models can be served here, model by model.
+    fn why_nothing(&self, wanted: &[Wanted<'_>]) -> String {
+        let why = |of: &Wanted<'_>| {
+            let name = &of.policy.model;
+            let why = if !self.seen.templates.iter().any(|template| template.allows(name)) {
+                "is in no template of it"
+            } else if of.capacity(self.accelerator, self.card.count).is_none() {
+                "does not fit on it"
+            } else {
+                "has just failed there"
+            };
+            format!("{name} {why}")
+        };
+        wanted.iter().map(why).collect::<Vec<_>>().join(", ")
+    }
+
     fn why_not(&self, wanted: &[Wanted<'_>]) -> String {
         if self.can.is_empty() {
-            return "none of the wanted models fits on it, may be started there, or has not just failed".to_owned();
+            return self.why_nothing(wanted);
         }
         let lacking = wanted.iter().any(|of| of.needs(1.0).iter().any(|need| *need > 1e-9));
         if lacking {

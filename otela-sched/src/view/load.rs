@@ -26,6 +26,9 @@ pub struct Counted {
     pub completion: f64,
 }
 
+/// No ingress counts as far.
+const COUNT_MAX: f64 = 1e18;
+
 /// What one ingress had counted at some time, by model.
 type Look = (Duration, BTreeMap<String, Counted>);
 
@@ -85,7 +88,9 @@ pub fn read_counters(text: &str) -> BTreeMap<String, Counted> {
     for line in text.lines() {
         let Some((name, rest)) = line.split_once('{') else { continue };
         let Some((labels, value)) = rest.rsplit_once("} ") else { continue };
-        let Ok(value) = value.trim().parse::<f64>() else { continue };
+        let Some(value) = value.trim().parse::<f64>().ok().filter(|value| (0.0..COUNT_MAX).contains(value)) else {
+            continue;
+        };
         let Some(model) = label(labels, "model") else { continue };
         let counted = all.entry(model).or_default();
         match (name, label(labels, "kind").as_deref()) {
@@ -171,6 +176,9 @@ mod tests {
             otela_ingress_tokens_total{kind=\"completion\",model=\"m\"} 50\n\
             otela_ingress_requests_total{end=\"complete\"} 9\n\
             broken{model=\"x\n\
+            otela_ingress_model_requests_total{model=\"inf\"} +Inf\n\
+            otela_ingress_model_requests_total{model=\"nan\"} NaN\n\
+            otela_ingress_model_requests_total{model=\"less\"} -1\n\
             otela_ingress_in_flight 3\n";
         let read = read_counters(text);
         assert_eq!(read["a\"} b\\{"], Counted { requests: 7.0, ..Counted::default() });
