@@ -62,8 +62,8 @@ pub(crate) struct StartArgs {
         conflicts_with = "process"
     )]
     schedulers: Vec<PeerId>,
-    /// How engines are started that a scheduler asks for (TOML): [NAME] and command = ["vllm", "serve", "{model}",
-    /// "--tensor-parallel-size", "{tensor_parallel}", "--port", "{port}"]; docs/scheduler.md has more.
+    /// How engines are started that a scheduler asks for (TOML): for each name a command line, in which {model},
+    /// {tensor_parallel}, {data_parallel} and {port} are filled in; docs/scheduler.md has one.
     #[arg(long, env = "OTELA_START_TEMPLATES", value_name = "FILE", requires = "schedulers")]
     templates: Option<PathBuf>,
     /// Accelerators of this job, as CUDA sees them.

@@ -15,7 +15,7 @@ use std::{
 pub struct LaunchTemplate {
     /// Its name, by which schedulers ask for it.
     pub name: String,
-    /// The engine's words, with [`Word`]s in braces.
+    /// The engine's words, with names of what is filled in in braces.
     command: Vec<String>,
     /// Models that it may start, as in [`OfferedTemplate::models`].
     models: Vec<String>,
