@@ -18,7 +18,7 @@ use crate::{
     request::Inference,
     require, trial, trust,
     wait::{self, NotPlaced},
-    way::Unreached,
+    way::{Others, Unreached},
 };
 use arc_swap::ArcSwap;
 use http::Response;
@@ -162,19 +162,27 @@ async fn may_go_on(
     if failure.is_unreached() {
         attempts.unreached.note(in_flight.candidate());
     }
-    let others = candidates(app, request);
-    let is_another = others.is_ok_and(|all| all.iter().any(|other| !attempts.tried.contains(&other.session())));
-    attempts.failed <= request.settings.retries_max
-        && attempts.delivered < DELIVERED_MAX
-        && (is_another || is_another_way(app, request, attempts).await)
+    attempts.delivered < DELIVERED_MAX
+        && is_somebody(app, request, attempts).await
         && (!failure.delivered() || is_first_of_the_path || app.budget.withdraw())
         && (!failure.may_still_run() || attempt::has_heard(app, in_flight, request).await)
 }
 
-/// Waits a moment for another way to a node that was not reached, if there is any.
-async fn is_another_way(app: &App, request: &Inference, attempts: &mut Attempts) -> bool {
+/// Whether there is another node to try; or, after a moment, another way to one that was not reached. Many may be behind
+/// one relay that has stopped, so how many were tried in vain says nothing of the next way.
+async fn is_somebody(app: &App, request: &Inference, attempts: &mut Attempts) -> bool {
+    let others = match request.settings.retries_max {
+        0 => return false,
+        most if attempts.failed <= most => Others::Too,
+        _ => Others::Not,
+    };
+    let all = candidates(app, request);
+    if others == Others::Too && all.is_ok_and(|all| all.iter().any(|other| !attempts.tried.contains(&other.session())))
+    {
+        return true;
+    }
     let changes = app.peer.view_changes();
-    attempts.unreached.another_way(changes, &mut attempts.tried, || candidates(app, request)).await
+    attempts.unreached.another_way(changes, &mut attempts.tried, others, || candidates(app, request)).await
 }
 
 /// Whether an engine does not know what we have put into the request. Its client must not suffer for it.

@@ -13,6 +13,7 @@ use crate::{
     request::{Endpoint, Inference, Outgoing},
     splice::{Edit, field, splice},
     stream::{Transcript, Usage},
+    way::{Others, Unreached},
 };
 use bytes::Bytes;
 use http::request;
@@ -62,8 +63,19 @@ pub(crate) async fn resume(
     said: Transcript,
     mut tried: Vec<Session>,
 ) -> Result<Resumed, NotResumed> {
+    let mut unreached = Unreached::default();
     for _ in 0..=request.settings.retries_max {
-        let in_flight = place(&app, &request, &tried)?;
+        let in_flight = match place(&app, &request, &tried) {
+            Ok(in_flight) => in_flight,
+            // As for a request that has no answer yet.
+            Err(nobody) => {
+                let (changes, all) = (app.peer.view_changes(), || candidates(&app, &request));
+                if !unreached.another_way(changes, &mut tried, Others::Too, all).await {
+                    return Err(nobody);
+                }
+                place(&app, &request, &tried)?
+            }
+        };
         tried.push(in_flight.candidate().session());
         let counts = Counts::of(&app, &request, in_flight.candidate(), &said).await;
         // Counted again, a text may have a token less than it was made of: where two of them meet as one.
@@ -82,7 +94,12 @@ pub(crate) async fn resume(
         let asks = Continuation { request: &request, said: spoken, left: left.map(|left| left + again) };
         let Some(outgoing) = asks.outgoing() else { return Err(NotResumed("not_text")) };
         match attempt::attempt(&app, &in_flight, &request, &outgoing).await {
-            Err(failure) => note_failure(&app, &in_flight, &request, &failure),
+            Err(failure) => {
+                note_failure(&app, &in_flight, &request, &failure);
+                if failure.is_unreached() {
+                    unreached.note(in_flight.candidate());
+                }
+            }
             Ok(begun) => {
                 let BegunBody::Events(first, rest) = begun.body else { return Err(NotResumed("refused")) };
                 if !begun.head.status.is_success() {

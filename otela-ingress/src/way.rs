@@ -18,24 +18,37 @@ pub(crate) struct Unreached {
     until: Option<Instant>,
 }
 
+/// Whether nodes that were not tried yet will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// They will.
+    Too,
+    /// As many as may have been tried.
+    Not,
+}
+
 impl Unreached {
     /// `candidate` was not reached with what the registry said of it.
     pub(crate) fn note(&mut self, candidate: &Arc<Candidate>) {
         self.of.push(Arc::clone(candidate));
     }
 
-    /// Waits until somebody can be tried that was not `tried` before, or of whom the registry says something new: such
-    /// sessions are taken off those `tried`. `false` if there is nobody to wait for, or the time is over.
+    /// Waits until the registry says something new of somebody who was not reached, who is then taken off those `tried`; or,
+    /// if they may be tried too, until there are `others`. `false` if there is nobody to wait for, or the time is over.
     pub(crate) async fn another_way<F>(
         &mut self,
         mut changes: watch::Receiver<u64>,
         tried: &mut Vec<Session>,
+        others: Others,
         candidates: F,
     ) -> bool
     where
         F: Fn() -> Result<Arc<[Arc<Candidate>]>, NoCandidate>,
     {
         let until = *self.until.get_or_insert_with(|| Instant::now() + WAY_WITHIN);
+        if Instant::now() >= until {
+            return false;
+        }
         loop {
             let Ok(all) = candidates() else { return false };
             let is_new = |now: &&Arc<Candidate>| self.of.iter().all(|then| !Arc::ptr_eq(then, now));
@@ -45,7 +58,7 @@ impl Unreached {
                 self.of.retain(|then| then.session() != changed.session());
                 return true;
             }
-            if all.iter().any(|now| !tried.contains(&now.session())) {
+            if others == Others::Too && all.iter().any(|now| !tried.contains(&now.session())) {
                 return true;
             }
             let is_awaited = all.iter().any(|now| unreached(&now));
@@ -70,7 +83,7 @@ mod tests {
 
     /// What comes of waiting while the registry, a second later, says `then`; and how long it took.
     async fn waiting(
-        unreached: &mut Unreached,
+        (unreached, others): (&mut Unreached, Others),
         tried: &mut Vec<Session>,
         now: &Fleet,
         then: Result<Arc<[Arc<Candidate>]>, NoCandidate>,
@@ -83,7 +96,7 @@ mod tests {
             generation.send_replace(2);
             std::future::pending::<()>().await;
         };
-        let way = unreached.another_way(changes, tried, || now.lock().unwrap().clone());
+        let way = unreached.another_way(changes, tried, others, || now.lock().unwrap().clone());
         tokio::select! {
             found = way => (found, began.elapsed().as_millis()),
             () = change => unreachable!(),
@@ -99,15 +112,35 @@ mod tests {
         unreached.note(&a);
         unreached.note(&b);
         let now = Mutex::new(fleet([&a, &b]));
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, fleet([&elsewhere, &b])).await, (true, 1_000));
+        assert_eq!(
+            waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&elsewhere, &b])).await,
+            (true, 1_000)
+        );
         assert_eq!(tried, [b.session()], "the other is still where it was");
         // In vain again: there are two seconds for all of it.
         tried.push(a.session());
         unreached.note(&elsewhere);
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, fleet([&elsewhere, &b])).await, (false, 1_000));
-        *now.lock().unwrap() = fleet([&a, &b]);
-        unreached.of.retain(|then| !Arc::ptr_eq(then, &a));
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, fleet([&a, &b])).await, (true, 0));
+        assert_eq!(
+            waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&elsewhere, &b])).await,
+            (false, 1_000)
+        );
+        // It is over, whatever is said then.
+        assert_eq!(waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&a, &b])).await, (false, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn once_as_many_as_may_were_tried_only_those_are_tried_again() {
+        let [a, b, c] = [1, 2, 3].map(|n| Arc::new(candidate(n, |_| ())));
+        let elsewhere = Arc::new(candidate(2, |_| ()));
+        let mut tried = vec![a.session(), b.session()];
+        let mut unreached = Unreached::default();
+        unreached.note(&a);
+        unreached.note(&b);
+        let now = Mutex::new(fleet([&a, &b, &c]));
+        let not = (&mut unreached, Others::Not);
+        assert_eq!(waiting(not, &mut tried, &now, fleet([&a, &elsewhere, &c])).await, (true, 1_000));
+        assert_eq!(tried, [a.session()]);
+        assert_eq!(waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&a, &c])).await, (true, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -117,14 +150,17 @@ mod tests {
         let mut unreached = Unreached::default();
         unreached.note(&a);
         let now = Mutex::new(fleet([&b]));
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, fleet([&b])).await, (false, 0));
+        assert_eq!(waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&b])).await, (false, 0));
         *now.lock().unwrap() = fleet([&a, &b]);
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, Err(NoCandidate::NotReady)).await, (false, 1_000));
+        assert_eq!(
+            waiting((&mut unreached, Others::Too), &mut tried, &now, Err(NoCandidate::NotReady)).await,
+            (false, 1_000)
+        );
         // Somebody new has come meanwhile.
         let c = Arc::new(candidate(3, |_| ()));
         let mut unreached = Unreached::default();
         unreached.note(&a);
         *now.lock().unwrap() = fleet([&a, &b]);
-        assert_eq!(waiting(&mut unreached, &mut tried, &now, fleet([&a, &b, &c])).await, (true, 1_000));
+        assert_eq!(waiting((&mut unreached, Others::Too), &mut tried, &now, fleet([&a, &b, &c])).await, (true, 1_000));
     }
 }
