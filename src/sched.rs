@@ -13,12 +13,12 @@ mod solve;
 mod validate;
 
 use crate::{
-    cli::{SchedArgs, SchedCommand},
+    cli::{CatalogArgs, SchedArgs, SchedCommand},
     exit::CommandError,
 };
 use otela_sched::{
     calibrate::{MeasurementError, RecordingError, TableError},
-    catalog::{CatalogError, Unknown},
+    catalog::{Catalog, CatalogError, Unknown},
     controller::PlansError,
     place::{NoRoom, NotPlaced, ProblemError},
     plan::PolicyError,
@@ -106,6 +106,15 @@ pub(crate) async fn run(args: SchedArgs) -> Result<ExitCode, CommandError> {
         SchedCommand::Run(args) => live::run(*args).await,
         SchedCommand::Explain(args) => plans::explain(&args),
     }
+}
+
+/// The models and accelerators that are known.
+fn catalog(known: &CatalogArgs) -> Result<Catalog, SchedError> {
+    let mut catalog = Catalog::builtin();
+    if let Some(path) = &known.catalog {
+        catalog.extend(&path.display().to_string(), &simulate::text(path)?)?;
+    }
+    Ok(catalog)
 }
 
 /// A share as a percentage.

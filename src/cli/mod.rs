@@ -27,8 +27,8 @@ pub(crate) use peer::PeerArgs;
 pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
 pub(crate) use sched::{
-    CalibrateArgs, ExplainArgs, MeasuredArgs, PlanArgs, ProfileArgs, RunArgs, SchedArgs, SchedCommand, SimulateArgs,
-    SolveArgs, ValidateArgs, WantedArgs,
+    CalibrateArgs, CatalogArgs, ExplainArgs, MeasuredArgs, PlanArgs, ProfileArgs, RunArgs, SchedArgs, SchedCommand,
+    SimulateArgs, SolveArgs, ValidateArgs, WantedArgs,
 };
 pub(crate) use sign::{KeyArgs, SignArgs, VerifyArgs};
 pub(crate) use start::StartArgs;

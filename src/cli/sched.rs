@@ -40,6 +40,14 @@ pub(crate) enum SchedCommand {
     Explain(ExplainArgs),
 }
 
+/// What is known besides what comes with the program.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CatalogArgs {
+    /// Models and accelerators of your own (TOML), besides those that come with the program.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) catalog: Option<PathBuf>,
+}
+
 /// What both read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MeasuredArgs {
@@ -49,9 +57,8 @@ pub(crate) struct MeasuredArgs {
     /// The accelerator of recorded runs that do not say it.
     #[arg(long, value_name = "NAME")]
     pub(crate) accelerator: Option<String>,
-    /// Models and accelerators of your own (TOML), besides those that come with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) catalog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) known: CatalogArgs,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -106,9 +113,8 @@ pub(crate) struct ProfileArgs {
     /// Tokens of answers.
     #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', default_value = "64,256", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub(crate) answers: Vec<u32>,
-    /// Models and accelerators of your own (TOML), besides those that come with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) catalog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) known: CatalogArgs,
     /// Where to write the table (CSV); to the standard output, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
@@ -159,9 +165,8 @@ pub(crate) struct SimulateArgs {
     /// The scenario (TOML); docs/simulator.md has one.
     #[arg(value_name = "FILE")]
     pub(crate) scenario: PathBuf,
-    /// Models and accelerators of your own (TOML), besides those that come with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) catalog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) known: CatalogArgs,
     /// Factors of engines; those that come with the program, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) factors: Option<PathBuf>,
@@ -179,9 +184,8 @@ pub(crate) struct SolveArgs {
     /// The problem (TOML or JSON); docs/scheduler.md has one.
     #[arg(value_name = "FILE")]
     pub(crate) problem: PathBuf,
-    /// Models and accelerators of your own (TOML), besides those that come with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) catalog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) known: CatalogArgs,
     /// Factors of engines, where it is simulated; those that come with the program, if not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) factors: Option<PathBuf>,
@@ -199,9 +203,8 @@ pub(crate) struct WantedArgs {
     /// What is to be served, and for what load (TOML); docs/scheduler.md has one.
     #[arg(value_name = "FILE")]
     pub(crate) policy: PathBuf,
-    /// Models and accelerators of your own (TOML), besides those that come with the program.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) catalog: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) known: CatalogArgs,
     /// An ingress to ask how much of each model is wanted; several times, or separated by commas.
     #[arg(long = "ingress", env = "OTELA_SCHED_INGRESSES", value_name = "URL", value_delimiter = ',')]
     pub(crate) ingresses: Vec<Target>,

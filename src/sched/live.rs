@@ -1,6 +1,6 @@
 //! `otela sched run` and `otela sched plan`: the scheduler of a mesh, and what it would do.
 
-use super::{SchedError, plans, simulate::text};
+use super::{SchedError, catalog, plans, simulate::text};
 use crate::{
     cli::{PlanArgs, RunArgs, Target, WantedArgs},
     exit::CommandError,
@@ -39,10 +39,7 @@ const LOAD_WITHIN: Duration = Duration::from_secs(12);
 
 /// What is wanted, and the models and accelerators that it may name.
 fn read(wanted: &WantedArgs) -> Result<(Policy, Catalog), CommandError> {
-    let mut catalog = Catalog::builtin();
-    if let Some(path) = &wanted.catalog {
-        catalog.extend(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?;
-    }
+    let catalog = catalog(&wanted.known)?;
     let name = wanted.policy.display().to_string();
     let policy = Policy::read(&name, &text(&wanted.policy)?, &catalog).map_err(SchedError::from)?;
     Ok((policy, catalog))

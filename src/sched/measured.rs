@@ -1,6 +1,6 @@
 //! Measurements from files and folders.
 
-use super::SchedError;
+use super::{SchedError, catalog};
 use crate::cli::MeasuredArgs;
 use otela_sched::{
     calibrate::{LeftOut, Measurement, Recording, Sorted},
@@ -19,10 +19,7 @@ pub(super) struct Measured {
 
 /// Reads everything.
 pub(super) fn read(args: &MeasuredArgs) -> Result<Measured, SchedError> {
-    let mut catalog = Catalog::builtin();
-    if let Some(path) = &args.catalog {
-        catalog.extend(&path.display().to_string(), &text(path)?)?;
-    }
+    let catalog = catalog(&args.known)?;
     let (mut batches, mut runs) = (Vec::new(), Vec::new());
     for path in &args.measured {
         if path.is_dir() {

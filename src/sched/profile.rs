@@ -10,7 +10,7 @@ mod prompt;
 
 pub(crate) use engine::EngineError;
 
-use super::{SchedError, measured::text};
+use super::{SchedError, catalog};
 use crate::{
     cli::ProfileArgs,
     exit::{CommandError, say},
@@ -35,10 +35,7 @@ const WARM_TOKENS: u32 = 8;
 
 pub(super) async fn run(args: &ProfileArgs) -> Result<ExitCode, CommandError> {
     let begun = Instant::now();
-    let mut catalog = Catalog::builtin();
-    if let Some(path) = &args.catalog {
-        catalog.extend(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?;
-    }
+    let catalog = catalog(&args.known)?;
     let accelerator = catalog.accelerator(&args.accelerator).map_err(SchedError::from)?.name.clone();
     let engine = Engine::new(&args.url, args.api_key.as_deref()).map_err(SchedError::from)?;
     let card = engine.card(args.model.as_deref()).await.map_err(SchedError::from)?;

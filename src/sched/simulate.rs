@@ -1,6 +1,6 @@
 //! `otela sched simulate`: what a scenario comes to.
 
-use super::{SchedError, percent, picture};
+use super::{SchedError, catalog, percent, picture};
 use crate::{
     cli::SimulateArgs,
     exit::CommandError,
@@ -8,7 +8,6 @@ use crate::{
 };
 use otela_sched::{
     calibrate::{Basis, Table},
-    catalog::Catalog,
     scenario::{ModelReport, Report, Scenario},
     sim::serving::Spread,
 };
@@ -16,10 +15,7 @@ use serde_json::json;
 use std::{fs, path::Path, process::ExitCode};
 
 pub(super) fn run(args: &SimulateArgs) -> Result<ExitCode, CommandError> {
-    let mut catalog = Catalog::builtin();
-    if let Some(path) = &args.catalog {
-        catalog.extend(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?;
-    }
+    let catalog = catalog(&args.known)?;
     let table = match &args.factors {
         Some(path) => Table::read(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?,
         None => Table::builtin(),

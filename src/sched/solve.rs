@@ -1,6 +1,6 @@
 //! `otela sched solve`: where models should run, for the least makespan; `objectives.rs` and `judged.rs` have the others.
 
-use super::{SchedError, judged, objectives, simulate::text};
+use super::{SchedError, catalog, judged, objectives, simulate::text};
 use crate::{
     cli::SolveArgs,
     exit::CommandError,
@@ -8,17 +8,13 @@ use crate::{
 };
 use otela_sched::{
     calibrate::Table,
-    catalog::Catalog,
     place::{Explanation, Objective, Problem, ProblemFile, Solution, Spare, explain, least_makespan},
 };
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub(super) fn run(args: &SolveArgs) -> Result<ExitCode, CommandError> {
-    let mut catalog = Catalog::builtin();
-    if let Some(path) = &args.catalog {
-        catalog.extend(&path.display().to_string(), &text(path)?).map_err(SchedError::from)?;
-    }
+    let catalog = catalog(&args.known)?;
     let name = args.problem.display().to_string();
     let file = ProblemFile::read(&name, &text(&args.problem)?).map_err(SchedError::from)?;
     let problem = file.problem(&name, &catalog).map_err(SchedError::from)?;

@@ -130,23 +130,14 @@ mod tests {
     use super::*;
     use crate::{
         catalog::Catalog,
-        place::{Curves, Demand, Form, Load, Options, Pool, Requests, Simulated, Simulation, least_latency, taken},
+        place::{Curves, Form, Requests, Simulated, Simulation, latency, least_latency, taken},
         sim::{Factors, serving::Length},
     };
 
     fn problem<'a>(catalog: &'a Catalog, pools: &[(&str, u32)]) -> Problem<'a> {
-        let load = Load { requests: 0, prompt: 500.0, answer: 100.0 };
-        let demand = |model| Demand { model: catalog.model(model).unwrap(), load };
-        let pool = |(name, count): &(&str, u32)| Pool {
-            accelerator: catalog.accelerator(name).unwrap(),
-            count: *count,
-            block: None,
-        };
-        Problem {
-            demands: ["Llama-3.1-8B", "Qwen2.5-14B"].map(demand).to_vec(),
-            pools: pools.iter().map(pool).collect(),
-            options: Options { tps: vec![1, 2], ..Options::default() },
-        }
+        let mut problem = latency::tests::problem(catalog, pools, &[1, 2]);
+        problem.demands.iter_mut().for_each(|demand| demand.load.answer = 100.0);
+        problem
     }
 
     fn simulated<'p, 'a>(problem: &'p Problem<'a>, prompt: Length, burstiness: f64) -> Simulated<'p, 'a> {

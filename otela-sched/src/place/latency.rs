@@ -157,14 +157,15 @@ pub fn mean_seconds(problem: &Problem<'_>, rates: &[f64], placement: &Placement,
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         catalog::Catalog,
         place::{Demand, Load, Options, Pool, taken},
     };
 
-    fn problem<'a>(catalog: &'a Catalog, pools: &[(&str, u32)], tps: &[u32]) -> Problem<'a> {
+    /// Two models with answers of 200 tokens.
+    pub(in crate::place) fn problem<'a>(catalog: &'a Catalog, pools: &[(&str, u32)], tps: &[u32]) -> Problem<'a> {
         let load = Load { requests: 0, prompt: 500.0, answer: 200.0 };
         let demand = |model| Demand { model: catalog.model(model).unwrap(), load };
         let pool = |(name, count): &(&str, u32)| Pool {
