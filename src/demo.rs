@@ -10,7 +10,7 @@ use futures::future::select_all;
 use multiaddr::Multiaddr;
 use otela_ingress::{Ingress, IngressConfig};
 use otela_node::{
-    agent::{self, AgentConfig, Outcome},
+    agent::{self, AgentConfig, Ending, Outcome},
     engine::Echo,
     peer::{Identity, Inbound, Peer, PeerConfig},
     tasks::Tasks,
@@ -98,10 +98,10 @@ async fn node(
         ..AgentConfig::default()
     };
     let (outcome, ended) = oneshot::channel();
-    let own = tasks.clone();
+    let (own, ending) = (tasks.clone(), Ending::new(tasks, DRAIN));
     let task = tasks.spawn_to_end(async move {
         // Nobody listens any more once the demo is ending.
-        let _ = outcome.send(agent::run(config, peer, requests, &own, &metrics).await);
+        let _ = outcome.send(agent::run(config, peer, requests, (&own, ending), &metrics).await);
     });
     Ok(Node { task, ended })
 }

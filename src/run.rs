@@ -8,11 +8,11 @@ use crate::{
     files, look, probe,
     reload::Reloads,
     sched, sign,
-    signals::{Hangups, drain_on_signal, drain_on_stop},
+    signals::{Hangups, drain_on_signal, drain_on_stop, end_on_signal},
 };
 use otela_ingress::{Ingress, ListenError, TlsFiles};
 use otela_node::{
-    agent,
+    agent::{self, Ending},
     peer::{Inbound, Peer, PeerConfig, observe},
     tasks::Tasks,
     telemetry::{
@@ -94,16 +94,17 @@ fn threads() -> usize {
 async fn start(args: StartArgs, collector: TraceArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     let (mut agent, http) = (args.agent()?, args.http);
+    let ending = Ending::new(&tasks, args.drain);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Node], &ANY_PORT)? };
     let provider = args.provider.settings(&config, &agent.labels)?;
     let config = PeerConfig { provider, ..config };
     let collector = Collector::of(collector, "otela-node")?;
     let (peer, requests) = join(config, &tasks, &metrics).await?;
-    drain_on_signal(&tasks)?;
+    end_on_signal(&tasks, &ending)?;
     observed(&peer, http, &tasks, &metrics).await?;
     let traces = collector.traces(&peer, &metrics)?;
     agent.traces = traces.clone();
-    let outcome = agent::run(agent, peer.clone(), requests, &tasks, &metrics).await;
+    let outcome = agent::run(agent, peer.clone(), requests, (&tasks, ending), &metrics).await;
     traces.end().await;
     tasks.shutdown(Duration::ZERO).await;
     unless_superseded(&peer, exit::outcome(&outcome))

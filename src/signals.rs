@@ -5,8 +5,9 @@
 //! reread: with a terminal they end in good order, as whoever closes it expects, and without one, where somebody may have
 //! sent the signal to all otelas of a machine, they go on. `nohup` keeps them in any case.
 
-use otela_node::tasks::Tasks;
+use otela_node::{agent::Ending, tasks::Tasks};
 use procfs::process::Process;
+use rustix::process::Signal as Number;
 use std::{
     io,
     time::{Duration, Instant},
@@ -32,6 +33,37 @@ pub(crate) fn drain_on_signal(tasks: &Tasks) -> io::Result<()> {
 /// # Errors
 /// The operating system refuses to tell of signals.
 pub(crate) fn drain_on_stop(tasks: &Tasks) -> io::Result<()> {
+    let stopping = tasks.clone();
+    on_stop(tasks, move || stopping.drain())
+}
+
+/// As [`drain_on_signal`], for a node: by its own end. By SIGUSR1, SIGUSR2 and SIGXCPU batch systems tell that the allocation
+/// ends soon; requests that run have until then.
+///
+/// # Errors
+/// The operating system refuses to tell of signals.
+pub(crate) fn end_on_signal(tasks: &Tasks, ending: &Ending) -> io::Result<()> {
+    let stopping = ending.clone();
+    on_stop(tasks, move || stopping.drain(None))?;
+    drain_on_hangup(tasks)?;
+    for (kind, name) in [
+        (SignalKind::user_defined1(), "SIGUSR1"),
+        (SignalKind::user_defined2(), "SIGUSR2"),
+        (SignalKind::from_raw(Number::XCPU.as_raw()), "SIGXCPU"),
+    ] {
+        let (mut notices, ending) = (signal(kind)?, ending.clone());
+        tasks.spawn(async move {
+            while notices.recv().await.is_some() {
+                tracing::info!("{name}: the allocation ends soon, this node takes no new requests");
+                ending.drain_before_the_end();
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Calls `first` on SIGTERM and SIGINT; a second one ends everything at once.
+fn on_stop(tasks: &Tasks, first: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stopping = tasks.clone();
     tasks.spawn(async move {
@@ -41,9 +73,9 @@ pub(crate) fn drain_on_stop(tasks: &Tasks) -> io::Result<()> {
                 _ = interrupt.recv() => "SIGINT",
             }
         };
-        let first = next().await;
-        tracing::info!("{first}: stopping in good order; once more to stop at once");
-        stopping.drain();
+        let signal = next().await;
+        tracing::info!("{signal}: stopping in good order; once more to stop at once");
+        first();
         // One stop may arrive twice: by the process and by its group.
         let began = Instant::now();
         let mut second = next().await;

@@ -1,5 +1,6 @@
 //! The command line. Each command's flags are in a file of their own and become validated settings at once.
 
+mod allocation;
 mod config;
 mod doctor;
 mod egress;

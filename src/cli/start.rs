@@ -2,13 +2,14 @@
 
 use super::{
     PeerArgs,
+    allocation::AllocationArgs,
     egress::ViaArgs,
     parse::{label, open_path, service},
     provider::ProviderArgs,
 };
 use crate::exit::CommandError;
 use otela_node::{
-    agent::{AgentConfig, Assignable, LaunchTemplate, ServiceConfig, hardware::Visible},
+    agent::{AgentConfig, Assignable, Job, LaunchTemplate, ServiceConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
 };
 use otela_proto::PeerId;
@@ -23,6 +24,8 @@ pub(crate) struct StartArgs {
     pub(crate) via: ViaArgs,
     #[command(flatten)]
     pub(crate) provider: ProviderArgs,
+    #[command(flatten)]
+    allocation: AllocationArgs,
     /// A label that others see, for example team=vision; may be given several times.
     #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
     labels: Vec<(String, String)>,
@@ -44,7 +47,7 @@ pub(crate) struct StartArgs {
     ready_within: Duration,
     /// How long requests may run on after a stop was asked for.
     #[arg(long, env = "OTELA_START_DRAIN", value_name = "TIME", default_value = "20s", value_parser = humantime::parse_duration)]
-    drain: Duration,
+    pub(crate) drain: Duration,
     /// How long the engine may take to end before it is killed.
     #[arg(long, env = "OTELA_START_STOP_GRACE", value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     stop_grace: Duration,
@@ -81,10 +84,14 @@ impl StartArgs {
     /// The settings of the agent.
     pub(crate) fn agent(&self) -> Result<AgentConfig, CommandError> {
         let templates = self.templates.as_deref().map(LaunchTemplate::load).transpose()?.unwrap_or_default();
+        let allocation = self.allocation.settings();
+        let mut labels = allocation.job.as_ref().map(Job::labels).unwrap_or_default();
+        labels.extend(self.labels.iter().cloned());
         Ok(AgentConfig {
             process: self.process.clone(),
             assignable: Assignable { schedulers: self.schedulers.clone(), templates },
-            labels: self.labels.iter().cloned().collect(),
+            labels,
+            allocation,
             service: ServiceConfig {
                 name: self.service.clone(),
                 in_flight_max: self.in_flight_max.unwrap_or(0),

@@ -1,6 +1,6 @@
 //! Nodes that come, serve and go; the registry as observers see it; the demo.
 
-use crate::support::{Mesh, Otela, SOON, Way, eventually, get, post, raw, read_until};
+use crate::support::{Mesh, Otela, SOON, Way, eventually, get, post, post_bytes, raw, read_until};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -290,4 +290,25 @@ async fn clients_are_told_when_the_time_to_finish_is_over() {
     let (rest, _) = crate::support::read_to_end(&mut stream).await;
     assert!(rest.contains("stream_broken") && !rest.ends_with("0\r\n\r\n"), "{rest}");
     assert_eq!(mesh.ingress.ends().await, 0);
+}
+
+#[tokio::test]
+async fn a_node_stops_before_its_machine_is_taken_away() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let model = "ends";
+    let flags = ["--ends-in", "20s", "--stop-grace", "1s", "--label", "team=vision"];
+    mesh.start(&flags, model, &["--itl", "20ms"]).await;
+    let node = mesh.listed().await.into_iter().next().unwrap();
+    assert!(node["ends_at_ms"].is_number(), "{node}");
+    assert_eq!(node["labels"]["team"], "vision");
+    // A stream that runs when the node begins to drain still comes to its end.
+    let body = json!({"model": model, "prompt": "x", "max_tokens": 700, "ignore_eos": true, "stream": true});
+    let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+    let first = read_until(&mut stream, "data: {").await;
+    eventually("it drains", async || mesh.listed().await.iter().any(|node| node["draining"] == true).then_some(()))
+        .await;
+    let whole = first + &read_until(&mut stream, "data: [DONE]").await;
+    assert!(whole.matches("\"text\"").count() >= 700, "{}", whole.len());
+    assert_eq!(mesh.nodes[0].ends().await, 0);
+    assert!(mesh.nodes[0].output().contains("takes no new requests"), "{}", mesh.nodes[0].output());
 }

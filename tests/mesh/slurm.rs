@@ -3,7 +3,7 @@
 use crate::support::{SOON, within};
 use std::{
     fs::File,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Output, Stdio},
     time::Duration,
 };

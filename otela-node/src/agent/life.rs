@@ -59,9 +59,13 @@ impl Agent {
             _exit = process.exited() => return Begun::Ended(process),
             () = &mut interrupted => return Begun::Interrupted(process),
         }
-        self.said.lifecycle = Lifecycle::Serving;
-        self.said.services = vec![service(&self.config.service, &kind, &ready)];
-        self.announce().await;
+        let service = service(&self.config.service, &kind, &ready);
+        self.voice
+            .say(|said| {
+                said.lifecycle = Lifecycle::Serving;
+                said.services = vec![service];
+            })
+            .await;
         let models: Vec<_> = ready.models.iter().map(|model| model.id.as_str()).collect();
         tracing::info!(models = models.join(" "), endpoint = %ready.endpoint, "serving");
         Begun::Serving(process)
@@ -72,10 +76,9 @@ impl Agent {
         if self.peer.reach().is_reachable() {
             return;
         }
-        for service in &mut self.said.services {
-            service.loading = UNREACHABLE.to_owned();
-        }
-        self.announce().await;
+        self.voice
+            .say(|said| said.services.iter_mut().for_each(|service| UNREACHABLE.clone_into(&mut service.loading)))
+            .await;
         let mut patience = tokio::time::interval_at(Instant::now() + PATIENCE, UNREACHABLE_SAID_EVERY);
         let reachable = self.peer.reachable();
         tokio::pin!(reachable);
@@ -107,8 +110,7 @@ impl Agent {
                     models: models.collect(),
                     ..service_of(&self.config.service, kind)
                 };
-                self.said.services = vec![loading];
-                self.announce().await;
+                self.voice.say(|said| said.services = vec![loading]).await;
             }
             tokio::select! {
                 ready = &mut ready => return ready,

@@ -3,25 +3,31 @@
 //! It announces the node's hardware, runs the engine, tells the mesh the truth about it (loading, ready, down, left),
 //! and lets requests through exactly while that is "ready". [`run`] reads as the life of a node.
 
+mod allocation;
 mod assigned;
+mod ending;
 pub mod hardware;
 mod life;
 mod serve;
+mod voice;
 mod wrapped;
 
 use crate::{
     engine::{Echo, Exit, LaunchError, NotReady, ReadyOptions},
     peer::{Announcement, Inbound, Peer, tunnel},
     tasks::Tasks,
-    telemetry::{Metrics, chain, trace::Traces},
+    telemetry::{Metrics, trace::Traces},
 };
+pub use allocation::{Allocation, Job};
 use assigned::Orders;
 pub use assigned::{Assignable, LaunchTemplate, TemplatesError};
+pub use ending::Ending;
 use hardware::{Tools, Visible};
 use otela_proto::payload::{Accelerator, Hardware};
 use serve::{Gate, Opening};
 use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
+use voice::Voice;
 
 /// Neighbours get our leave within this, or notice by themselves.
 const LEAVE_WITHIN: Duration = Duration::from_millis(800);
@@ -39,7 +45,9 @@ pub struct AgentConfig {
     pub service: ServiceConfig,
     /// When the engine counts as ready, and how long that may take.
     pub ready: ReadyOptions,
-    /// How long requests may run on after a stop was asked for.
+    /// For how long it has its machine.
+    pub allocation: Allocation,
+    /// How long requests may run on when the engine makes room for another.
     pub drain_within: Duration,
     /// How long the engine may take to end before it is killed.
     pub stop_grace: Duration,
@@ -61,6 +69,7 @@ impl Default for AgentConfig {
             labels: BTreeMap::new(),
             service: ServiceConfig::default(),
             ready: ReadyOptions::default(),
+            allocation: Allocation::default(),
             drain_within: Duration::from_secs(20),
             stop_grace: Duration::from_secs(5),
             linger: Duration::from_secs(5),
@@ -113,15 +122,16 @@ struct Agent {
     peer: Peer,
     tasks: Tasks,
     gate: Gate,
-    said: Announcement,
+    voice: Voice,
+    ending: Ending,
 }
 
-/// Runs a node until its tasks drain or its engine ends.
+/// Runs a node until its tasks drain or its engine ends. `ending` is of the same tasks.
 pub async fn run(
     config: AgentConfig,
     peer: Peer,
     requests: mpsc::Receiver<Inbound>,
-    tasks: &Tasks,
+    (tasks, ending): (&Tasks, Ending),
     metrics: &Metrics,
 ) -> Outcome {
     let ServiceConfig { in_flight_max, paths, .. } = config.service.clone();
@@ -133,12 +143,14 @@ pub async fn run(
     let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone(), Arc::clone(&orders));
     tasks.spawn(tunnel::serve(requests, gate.clone(), tasks.clone()));
     let said = Announcement { labels: config.labels.clone(), ..Announcement::default() };
-    let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, said };
-    agent.announce().await;
+    let voice = Voice::new(peer.clone(), said);
+    let (allocation, stop_grace) = (config.allocation.clone(), config.stop_grace);
+    let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, voice, ending };
+    agent.voice.say(|_| {}).await;
+    tasks.spawn(allocation.follow(agent.voice.clone(), agent.ending.clone(), stop_grace));
     let hardware = detect(&agent.config.visible).await;
     orders.has_accelerators(hardware.accelerators.iter().map(|kind| kind.count).max().unwrap_or(0));
-    agent.said.hardware = Some(hardware);
-    agent.announce().await;
+    agent.voice.say(|said| said.hardware = Some(hardware)).await;
     let outcome = match agent.config.process.clone() {
         Some(argv) => agent.serve(argv).await,
         None if orders.are_taken() => agent.follow(orders).await,
@@ -149,14 +161,6 @@ pub async fn run(
     };
     agent.peer.leave(LEAVE_WITHIN).await;
     outcome
-}
-
-impl Agent {
-    async fn announce(&self) {
-        if let Err(error) = self.peer.announce(self.said.clone()).await {
-            tracing::error!(error = chain(&error), "cannot announce this node");
-        }
-    }
 }
 
 async fn detect(visible: &Visible) -> Hardware {

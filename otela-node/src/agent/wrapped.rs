@@ -28,8 +28,7 @@ impl Agent {
     /// The engine has ended by itself: say so at once, clean up, and let it be seen for a while.
     async fn engine_ended(&mut self, process: &Process) -> Outcome {
         self.gate.close();
-        self.said.lifecycle = Lifecycle::Down;
-        self.announce().await;
+        self.voice.say(|said| said.lifecycle = Lifecycle::Down).await;
         let exit = process.gone().await;
         let tasks = self.tasks.clone();
         tokio::select! {
@@ -41,12 +40,11 @@ impl Agent {
 
     /// A stop was asked for: no new requests, the running ones finish, then the engine ends.
     pub(super) async fn stop(&mut self, process: &Process) -> Outcome {
-        self.said.draining = true;
-        self.announce().await;
+        self.voice.say(|said| said.draining = true).await;
         self.gate.close();
         tokio::select! {
             () = self.gate.idle() => {}
-            () = tokio::time::sleep(self.config.drain_within) => {
+            () = self.ending.over() => {
                 tracing::warn!("requests still ran when the time to drain was over");
             }
             _exit = process.exited() => {}

@@ -37,21 +37,19 @@ impl Agent {
     pub(super) async fn follow(&mut self, orders: Arc<Orders>) -> Outcome {
         let offered = orders.assignable().templates.iter().map(LaunchTemplate::offered);
         let schedulers = orders.assignable().schedulers.iter().map(|key| key.to_bytes());
-        self.said.offer = Some(Offer { templates: offered.collect(), schedulers: schedulers.collect() });
+        let offer = Offer { templates: offered.collect(), schedulers: schedulers.collect() };
+        self.voice.say(|said| said.offer = Some(offer)).await;
         let mut order = orders.follow();
         loop {
             let now = order.borrow_and_update().clone();
             let work = now.as_ref().and_then(|now| now.work.as_ref().map(|work| (now, work)));
             let next = match work {
-                None => {
-                    self.said.assigned = None;
-                    self.rest(&mut order).await
-                }
+                None => self.rest(None, &mut order).await,
                 Some((directive, work)) => match self.work(&orders, directive, work, &mut order).await {
                     Next::Failed(reason) => {
                         tracing::warn!(model = work.model, "what this node was told to serve has failed: {reason}");
-                        self.said.assigned = Some(assigned(directive, work, AssignedState::Failed, &reason));
-                        self.rest(&mut order).await
+                        let failed = assigned(directive, work, AssignedState::Failed, &reason);
+                        self.rest(Some(failed), &mut order).await
                     }
                     next => next,
                 },
@@ -63,9 +61,13 @@ impl Agent {
     }
 
     /// Serves nothing until there is another order.
-    async fn rest(&mut self, order: &mut watch::Receiver<Option<Directive>>) -> Next {
-        self.said.services.clear();
-        self.announce().await;
+    async fn rest(&mut self, assigned: Option<Assigned>, order: &mut watch::Receiver<Option<Directive>>) -> Next {
+        self.voice
+            .say(|said| {
+                said.assigned = assigned;
+                said.services.clear();
+            })
+            .await;
         let tasks = self.tasks.clone();
         tokio::select! {
             () = changed(order) => Next::Order,
@@ -88,7 +90,8 @@ impl Agent {
             Err(error) => return Next::Failed(format!("no free port: {error}")),
         };
         tracing::info!(model = work.model, template = work.template, plan = directive.ticket.plan, "told to serve");
-        self.said.assigned = Some(assigned(directive, work, AssignedState::Starting, ""));
+        let starting = assigned(directive, work, AssignedState::Starting, "");
+        self.voice.say(|said| said.assigned = Some(starting)).await;
         let tasks = self.tasks.clone();
         let interrupted = async {
             tokio::select! {
@@ -117,8 +120,8 @@ impl Agent {
         let tasks = self.tasks.clone();
         let mut said = directive.clone();
         loop {
-            self.said.assigned = Some(assigned(&said, work, AssignedState::Serving, ""));
-            self.announce().await;
+            let serving = assigned(&said, work, AssignedState::Serving, "");
+            self.voice.say(|said| said.assigned = Some(serving)).await;
             tokio::select! {
                 _exit = process.exited() => return self.failed(process).await,
                 () = tasks.draining() => {
@@ -140,8 +143,7 @@ impl Agent {
     /// The engine has ended by itself.
     async fn failed(&mut self, process: &Process) -> Next {
         self.gate.close();
-        self.said.services.clear();
-        self.announce().await;
+        self.voice.say(|said| said.services.clear()).await;
         let exit = process.gone().await;
         let lines = process.output().last_lines(LAST_LINES);
         for line in &lines {
@@ -159,11 +161,14 @@ impl Agent {
             self.stop(process).await;
             return Next::Stop;
         }
-        if let Some(assigned) = &mut self.said.assigned {
-            assigned.state = AssignedState::Stopping.into();
-        }
-        self.said.services.clear();
-        self.announce().await;
+        self.voice
+            .say(|said| {
+                if let Some(assigned) = &mut said.assigned {
+                    assigned.state = AssignedState::Stopping.into();
+                }
+                said.services.clear();
+            })
+            .await;
         self.gate.close();
         let drain = self.config.drain_within;
         tokio::select! {

@@ -9,6 +9,10 @@ use otela_proto::{
     registry::{Belief, Node},
 };
 use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, UNIX_EPOCH},
+};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -61,9 +65,23 @@ fn peer(id: &PeerId, node: &Node) -> Value {
         "load": [],
         "capabilities": [],
         "service_name_counts": if count == 0 { json!({}) } else { json!({"llm": count}) },
-        "labels": payload.labels,
+        "labels": labels(payload),
         "hostname": hostname,
     })
+}
+
+/// The labelled fork that production tools read tells by labels also what we have fields for. What the provider says wins.
+fn labels(payload: &Payload) -> BTreeMap<String, String> {
+    let at = |ms: u64| humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(ms)).to_string();
+    let service = payload.services.first();
+    let known = [
+        ("framework", service.map(|service| service.engine.clone())),
+        ("served_model_name", service.and_then(|service| service.models.first()).map(|model| model.id.clone())),
+        ("started_at", (payload.started_at_ms > 0).then(|| at(payload.started_at_ms))),
+        ("expires_at", payload.ends_at_ms.map(at)),
+    ];
+    let known = known.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    known.chain(payload.labels.clone()).collect()
 }
 
 /// The labelled fork that production tools read says `pending`, `ready` or `left`.
