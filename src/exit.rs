@@ -4,6 +4,7 @@ use crate::{
     cli::{NoCertificate, NotOpen},
     config::FileError,
     look::AskError,
+    operate::OperateError,
     probe::ProbeFailed,
     sched::SchedError,
     sign::SignError,
@@ -11,7 +12,7 @@ use crate::{
 use otela_ingress::ListenError;
 use otela_node::{
     agent::{Outcome, TemplatesError},
-    engine::{LaunchError, NotReady},
+    engine::{LaunchError, NotReady, PatternError},
     peer::{
         IdentityError, StartError, StateError, TlsError,
         admission::{AdmissionError, MeshFileError},
@@ -21,7 +22,7 @@ use otela_node::{
 };
 use otela_proto::id::MeshName;
 use otela_sched::{controller::PlansError, engine::EngineError};
-use std::{error::Error, io, net::SocketAddr, process::ExitCode, sync::mpsc, time::Duration};
+use std::{error::Error, io, net::SocketAddr, path::PathBuf, process::ExitCode, sync::mpsc, time::Duration};
 
 /// The answer is no.
 const NO: u8 = 1;
@@ -31,6 +32,8 @@ pub(crate) const USAGE: u8 = 2;
 const UNAVAILABLE: u8 = 69;
 /// The engine did not become ready in time; trying again may help.
 const TEMPORARY: u8 = 75;
+/// The engine was of no use any more and was ended.
+const LOST: u8 = 70;
 /// What was configured cannot be.
 const CONFIG: u8 = 78;
 /// As in shells: found but cannot be run, and not found.
@@ -106,9 +109,18 @@ pub(crate) enum CommandError {
     /// Nothing was measured.
     #[error(transparent)]
     Probe(#[from] ProbeFailed),
+    /// A node does not do what it is asked.
+    #[error(transparent)]
+    Operate(#[from] OperateError),
     /// The launch templates cannot be used.
     #[error(transparent)]
     Templates(#[from] TemplatesError),
+    /// The key of an engine that runs already cannot be read.
+    #[error("cannot read the engine's key {path}: name a file that has it with --attach-key")]
+    EngineKey { path: PathBuf, source: io::Error },
+    /// A line of an engine's output cannot be looked for.
+    #[error("--fatal cannot be used")]
+    Fatal(#[from] PatternError),
     /// Measurements, models or factors cannot be used.
     #[error(transparent)]
     Sched(#[from] SchedError),
@@ -130,18 +142,19 @@ impl CommandError {
     pub(crate) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
-            Self::Sched(SchedError::NotPlaced { .. }) => NO,
+            Self::Sched(SchedError::NotPlaced { .. }) | Self::Operate(OperateError::Refused(_)) => NO,
+            Self::Operate(OperateError::NoBootstrap(_) | OperateError::Several(_)) => USAGE,
             Self::Sched(SchedError::NotJoined(_) | SchedError::Plans(PlansError::Io { .. } | PlansError::InUse(_))) => {
                 UNAVAILABLE
             }
             Self::Sched(SchedError::Engine(error)) if !error.is_usage() => UNAVAILABLE,
-            Self::Config(_) | Self::NoConfig | Self::Sched(_) => USAGE,
+            Self::Config(_) | Self::NoConfig | Self::Sched(_) | Self::Fatal(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,
             Self::Identity(IdentityError::InUse { .. }) | Self::State(StateError::InUse { .. }) | Self::Superseded => {
                 UNAVAILABLE
             }
             Self::Identity(_) | Self::State(_) | Self::Tls(_) | Self::NoCertificate(_) => CONFIG,
-            Self::Engine(EngineError::Config(_)) | Self::Templates(_) => CONFIG,
+            Self::Engine(EngineError::Config(_)) | Self::Templates(_) | Self::EngineKey { .. } => CONFIG,
             Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) | Self::Provider(_) => {
                 CONFIG
             }
@@ -151,6 +164,7 @@ impl CommandError {
             | Self::Engine(_)
             | Self::Ask(_)
             | Self::Probe(_)
+            | Self::Operate(_)
             | Self::Output(_)
             | Self::Process(_) => UNAVAILABLE,
         })
@@ -176,6 +190,13 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
             }
             ExitCode::from(exit.exit_code())
         }
+        Outcome::EngineLost { cause, last_lines } => {
+            say(&format!("otela: {cause}. Its last lines:"));
+            for line in last_lines {
+                say(&format!("  {line}"));
+            }
+            ExitCode::from(LOST)
+        }
         Outcome::NotLaunched(error) => {
             say(&format!("otela: {}", chain(error)));
             ExitCode::from(match error {
@@ -189,6 +210,7 @@ pub(crate) fn outcome(outcome: &Outcome) -> ExitCode {
             ExitCode::from(match error {
                 NotReady::AddressInUse { .. } => UNAVAILABLE,
                 NotReady::Exited { .. } | NotReady::TimedOut { .. } => TEMPORARY,
+                NotReady::Fatal { .. } => LOST,
             })
         }
     }

@@ -1,7 +1,7 @@
 //! The commands that look at a mesh: they ask one otela over HTTP and print what it answers. They join nothing.
 
 mod ask;
-mod plain;
+pub(crate) mod plain;
 pub(crate) mod tables;
 
 pub(crate) use ask::{AskError, text};

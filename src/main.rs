@@ -7,6 +7,7 @@ mod doctor;
 mod exit;
 mod files;
 mod look;
+mod operate;
 mod probe;
 mod reload;
 mod run;

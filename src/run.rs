@@ -5,7 +5,7 @@ use crate::{
     config::{self, Told},
     demo, doctor,
     exit::{self, CommandError},
-    files, look, probe,
+    files, look, operate, probe,
     reload::Reloads,
     sched, sign,
     signals::{Hangups, drain_on_signal, drain_on_stop, end_on_signal},
@@ -13,6 +13,7 @@ use crate::{
 use otela_ingress::{Ingress, ListenError, TlsFiles};
 use otela_node::{
     agent::{self, Ending},
+    collect,
     peer::{Inbound, Peer, PeerConfig, observe},
     tasks::Tasks,
     telemetry::{
@@ -22,7 +23,7 @@ use otela_node::{
 };
 use otela_proto::payload::Role;
 use otela_sched::engine::{EngineError, Outcome};
-use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::mpsc};
 use url::Url;
 
@@ -46,6 +47,8 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
         | Command::Status(_)
         | Command::Probe(_)
         | Command::Doctor(_)
+        | Command::Drain(_)
+        | Command::Logs(_)
         | Command::Key(_)
         | Command::Sign(_)
         | Command::Verify(_)
@@ -78,6 +81,8 @@ pub(crate) fn command(Told { cli, file, values }: Told, argv: Vec<OsString>) -> 
             Command::Verify(args) => sign::verify(&args),
             Command::Probe(args) => probe::run(*args).await,
             Command::Doctor(args) => doctor::run(*args).await,
+            Command::Drain(args) => operate::drain(*args).await,
+            Command::Logs(args) => operate::logs(*args).await,
             Command::Config(args) => config::run(&args, cli.config.as_deref()),
             Command::Sched(args) => sched::run(*args).await,
         }
@@ -117,13 +122,14 @@ async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> R
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     // Clients' connections end before the peer that carries their requests.
     let clients = tasks.child();
-    let (mut http, drain) = (args.config()?, args.drain);
+    let (mut http, drain, kept) = (args.config()?, args.drain, args.post_mortems);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Ingress], &ANY_PORT)? };
     let scheme = if http.tls.is_some() { "https" } else { "http" };
     // What cannot be used is told before anybody hears of this peer.
     http.tls.as_ref().map_or(Ok(()), TlsFiles::check).map_err(ListenError::from)?;
     let collector = Collector::of(collector, "otela-ingress")?;
-    let (peer, _) = join(config, &tasks, &metrics).await?;
+    let (peer, sent) = join(collecting(config, kept.as_ref()), &tasks, &metrics).await?;
+    collect(kept, sent, &tasks, &metrics);
     let traces = collector.traces(&peer, &metrics)?;
     http.traces = traces.clone();
     let ingress = Ingress::start(http, peer.clone(), &clients, &metrics).await?;
@@ -147,9 +153,10 @@ async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> R
 async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
     files::raise_limit();
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
-    let (http, limits) = (args.http, args.limits());
+    let (http, limits, kept) = (args.http, args.limits(), args.post_mortems.clone());
     let config = PeerConfig { relay: limits, ..args.peer.config(vec![Role::Relay], &RELAY_PORT)? };
-    let (peer, _) = join(config, &tasks, &metrics).await?;
+    let (peer, sent) = join(collecting(config, kept.as_ref()), &tasks, &metrics).await?;
+    collect(kept, sent, &tasks, &metrics);
     drain_on_signal(&tasks)?;
     observed(&peer, http, &tasks, &metrics).await?;
     for address in peer.addresses() {
@@ -174,6 +181,17 @@ async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
         Outcome::Drained => ExitCode::SUCCESS,
         Outcome::Crashed(code) => code.into(),
     })
+}
+
+/// Whoever keeps post-mortems can be sent some.
+fn collecting(config: PeerConfig, kept: Option<&PathBuf>) -> PeerConfig {
+    PeerConfig { serves_http: config.serves_http || kept.is_some(), ..config }
+}
+
+fn collect(kept: Option<PathBuf>, sent: mpsc::Receiver<Inbound>, tasks: &Tasks, metrics: &Metrics) {
+    if let Some(folder) = kept {
+        tasks.spawn(collect::serve(folder, sent, tasks.clone(), metrics.clone()));
+    }
 }
 
 /// Starts a peer and says so.

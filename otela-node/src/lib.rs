@@ -3,6 +3,7 @@
 //! `peer` knows nothing of the other two: an ingress or a scheduler builds on it alone.
 
 pub mod agent;
+pub mod collect;
 pub mod engine;
 pub mod http1;
 pub mod peer;

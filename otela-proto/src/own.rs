@@ -178,6 +178,17 @@ impl Own {
         self.version = 0;
     }
 
+    /// Starts a new session by the peer's own will, in which it says this; whatever came before.
+    ///
+    /// # Errors
+    /// As [`Self::fits`]. The old session stands.
+    pub fn begin_again(&mut self, announcement: Announcement, now_ms: u64) -> Result<(), Refusal> {
+        self.fits(&announcement)?;
+        self.renew_session(self.epoch, now_ms);
+        self.announced = announcement;
+        Ok(())
+    }
+
     /// Signs an accusation.
     ///
     /// # Errors

@@ -90,6 +90,8 @@ pub enum Input {
     Certificate(Vec<u8>),
     /// This peer says this of itself from now on. One that is too large is refused by [`Output::Refused`].
     Announce(Box<Announcement>),
+    /// Begin another session of this peer, in which it says this of itself.
+    BeginAgain(Box<Announcement>),
     /// This session ends.
     Leave,
     /// The time asked for by [`Member::wake_at`](crate::member::Member::wake_at) has come.

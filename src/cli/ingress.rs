@@ -24,6 +24,9 @@ pub(crate) struct IngressArgs {
     /// How long requests may run on after a stop was asked for.
     #[arg(long, env = "OTELA_INGRESS_DRAIN", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     pub(crate) drain: Duration,
+    /// Keep in this folder what nodes of the mesh write down of engines that failed, which they send with --log-sink peer:ID.
+    #[arg(long, env = "OTELA_INGRESS_POST_MORTEMS", value_name = "FOLDER")]
+    pub(crate) post_mortems: Option<PathBuf>,
 }
 
 /// How clients come in.

@@ -8,6 +8,7 @@ mod engine;
 mod ingress;
 mod look;
 mod model;
+mod operate;
 mod parse;
 mod peer;
 mod probe;
@@ -16,6 +17,7 @@ mod relay;
 mod sched;
 mod sign;
 mod start;
+mod supervise;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use doctor::{As, DoctorArgs};
@@ -24,6 +26,7 @@ pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen, live_flags};
 pub(crate) use look::{ModelsArgs, NodesArgs, Parameters, StatusArgs, Target};
 pub(crate) use model::{ModelArgs, model_flags};
+pub(crate) use operate::{DrainArgs, LogsArgs, WhichArgs};
 pub(crate) use peer::PeerArgs;
 pub(crate) use probe::{ProbeArgs, Whom};
 pub(crate) use relay::RelayArgs;
@@ -188,6 +191,10 @@ pub(crate) enum Command {
     Sign(SignArgs),
     /// Check what is said of a binary, a member or a provider's node, and whether it counts in a mesh. Ends with 1 if not.
     Verify(VerifyArgs),
+    /// Let a node finish what runs and leave: it takes no new requests.
+    Drain(Box<DrainArgs>),
+    /// Print what a node's engine prints.
+    Logs(Box<LogsArgs>),
     /// Measure the ways to another peer of a mesh: round trips, throughput, direct and through relays.
     Probe(Box<ProbeArgs>),
     /// Say which ways into a mesh work from this machine, what is in the way, and what to do.

@@ -120,7 +120,7 @@ impl TypedValueParser for PolicyParser {
 
 /// A time, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limit(Option<Duration>);
+pub(super) struct Limit(pub(super) Option<Duration>);
 
 impl FromStr for Limit {
     type Err = String;

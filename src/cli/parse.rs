@@ -20,6 +20,20 @@ pub(super) fn whom(text: &str) -> Result<Whom, String> {
     }
 }
 
+/// Host and port of an engine.
+pub(super) fn engine_url(text: &str) -> Result<(String, u16), String> {
+    let example = "an example: http://127.0.0.1:8000";
+    let url: url::Url = text.parse().map_err(|error| format!("not a URL ({error}); {example}"))?;
+    let port = url.port_or_known_default();
+    match (url.scheme(), url.host_str(), port, url.path().trim_end_matches('/')) {
+        ("http", Some(host), Some(port), "" | "/v1") if url.query().is_none() => {
+            Ok((host.trim_matches(['[', ']']).to_owned(), port))
+        }
+        ("http", ..) => Err(format!("only a host and a port; {example}")),
+        _ => Err(format!("engines are asked by http:// on this machine or beside it; {example}")),
+    }
+}
+
 /// A label: `KEY=VALUE`.
 pub(super) fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -75,6 +89,16 @@ mod tests {
         assert!(open_path("/v1/echo").is_ok() && open_path("/custom/").is_ok());
         for bad in ["", "/", "v1/echo", "/a/../b", "//a", "/a?b", "/a%2f"] {
             assert!(open_path(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn engines_have_a_host_and_a_port() {
+        assert_eq!(engine_url("http://127.0.0.1:8000/v1"), Ok(("127.0.0.1".into(), 8000)));
+        assert_eq!(engine_url("http://[::1]:7/"), Ok(("::1".into(), 7)));
+        assert_eq!(engine_url("http://engine"), Ok(("engine".into(), 80)));
+        for bad in ["https://a:1", "127.0.0.1:8000", "http://a:1/v2", "http://a:1?x", ""] {
+            assert!(engine_url(bad).unwrap_err().contains("an example"), "{bad}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::PeerArgs;
 use otela_node::peer::RelayLimits;
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Flags of `otela relay`.
 #[derive(Debug, clap::Args)]
@@ -12,6 +12,9 @@ pub(crate) struct RelayArgs {
     /// Where the registry, health and metrics can be read over HTTP; port 0 takes a free one.
     #[arg(long, env = "OTELA_OBSERVE_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:0", value_parser = super::listen_address)]
     pub(crate) http: SocketAddr,
+    /// Keep in this folder what nodes of the mesh write down of engines that failed, which they send with --log-sink peer:ID.
+    #[arg(long, env = "OTELA_RELAY_POST_MORTEMS", value_name = "FOLDER")]
+    pub(crate) post_mortems: Option<PathBuf>,
     /// Peers that are reached through this relay at once.
     #[arg(long, env = "OTELA_RELAY_RESERVATIONS_MAX", value_name = "N", default_value_t = RelayLimits::default().reservations_max)]
     reservations_max: usize,

@@ -4,12 +4,13 @@ use super::{
     PeerArgs,
     allocation::AllocationArgs,
     egress::ViaArgs,
-    parse::{label, open_path, service},
+    parse::{engine_url, label, open_path, service},
     provider::ProviderArgs,
+    supervise::SuperviseArgs,
 };
 use crate::exit::CommandError;
 use otela_node::{
-    agent::{AgentConfig, Assignable, Job, LaunchTemplate, ServiceConfig, hardware::Visible},
+    agent::{AgentConfig, Assignable, Attached, Job, LaunchTemplate, ServiceConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
 };
 use otela_proto::PeerId;
@@ -26,6 +27,8 @@ pub(crate) struct StartArgs {
     pub(crate) provider: ProviderArgs,
     #[command(flatten)]
     allocation: AllocationArgs,
+    #[command(flatten)]
+    supervise: SuperviseArgs,
     /// A label that others see, for example team=vision; may be given several times.
     #[arg(long = "label", env = "OTELA_START_LABELS", value_name = "KEY=VALUE", value_parser = label, value_delimiter = ',')]
     labels: Vec<(String, String)>,
@@ -69,6 +72,12 @@ pub(crate) struct StartArgs {
     /// {tensor_parallel}, {data_parallel} and {port} are filled in; docs/scheduler.md has one.
     #[arg(long, env = "OTELA_START_TEMPLATES", value_name = "FILE", requires = "schedulers")]
     templates: Option<PathBuf>,
+    /// An engine that runs already, on this machine or beside it, for example http://127.0.0.1:8000; in the place of --process.
+    #[arg(long, env = "OTELA_START_ATTACH", value_name = "URL", value_parser = engine_url, conflicts_with_all = ["process", "schedulers"])]
+    attach: Option<(String, u16)>,
+    /// The key that such an engine wants, alone in a file.
+    #[arg(long, env = "OTELA_START_ATTACH_KEY", value_name = "FILE", requires = "attach")]
+    attach_key: Option<PathBuf>,
     /// Accelerators of this job, as CUDA sees them.
     #[arg(long, env = "CUDA_VISIBLE_DEVICES", value_name = "LIST", hide = true)]
     cuda_visible_devices: Option<String>,
@@ -87,8 +96,9 @@ impl StartArgs {
         let allocation = self.allocation.settings();
         let mut labels = allocation.job.as_ref().map(Job::labels).unwrap_or_default();
         labels.extend(self.labels.iter().cloned());
-        Ok(AgentConfig {
+        let mut agent = AgentConfig {
             process: self.process.clone(),
+            attached: self.attached()?,
             assignable: Assignable { schedulers: self.schedulers.clone(), templates },
             labels,
             allocation,
@@ -104,6 +114,17 @@ impl StartArgs {
             visible: Visible { cuda: self.cuda_visible_devices.clone(), rocm: self.rocr_visible_devices.clone() },
             echo: Some(Echo::to_own_output()?),
             ..AgentConfig::default()
-        })
+        };
+        self.supervise.settle(&mut agent)?;
+        Ok(agent)
+    }
+
+    fn attached(&self) -> Result<Option<Attached>, CommandError> {
+        let Some((host, port)) = self.attach.clone() else { return Ok(None) };
+        let key = self.attach_key.as_ref().map(|path| {
+            let unreadable = |source| CommandError::EngineKey { path: path.clone(), source };
+            std::fs::read_to_string(path).map(|key| key.trim().to_owned()).map_err(unreadable)
+        });
+        Ok(Some(Attached { host, port, api_key: key.transpose()? }))
     }
 }

@@ -19,7 +19,7 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// The text with everything unsafe written out, such as `\u{1b}`.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if is_unsafe(c) {

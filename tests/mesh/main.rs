@@ -50,6 +50,7 @@ mod routes;
 mod sched;
 mod slurm;
 mod streaming;
+mod supervise;
 mod support;
 mod surface;
 mod traces;

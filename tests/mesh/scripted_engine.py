@@ -13,6 +13,7 @@ request whose JSON body has a `script` is answered by its steps instead:
     ["close"]           close the connection
     ["reset"]           reset it
     ["gone"]            wait until the caller has closed it
+    ["say", TEXT]       print TEXT as a line
     ["exit", CODE]      end the whole process
 
 Three files beside LOG change that for requests without a script: while LOG.hang is there they are never answered, one that
@@ -115,6 +116,8 @@ def play(sock, steps):
             elif step[0] == "await":
                 while not os.path.exists(f"{LOG}.{step[1]}"):
                     time.sleep(0.01)
+            elif step[0] == "say":
+                print(step[1], flush=True)
             elif step[0] == "close":
                 return False
             elif step[0] == "reset":

@@ -7,6 +7,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+/// More than any request takes, and little enough to be added to a clock.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
 /// The end of one node. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Ending {
@@ -35,13 +38,18 @@ impl Ending {
     /// Lets no new requests in, and gives those that run this long, or as long as is usual. Once more: only a shorter time
     /// counts.
     pub fn drain(&self, within: Option<Duration>) {
-        self.drain_until(Instant::now() + within.unwrap_or(self.shared.usual));
+        self.drain_until(Instant::now() + within.unwrap_or(self.shared.usual).min(LONGEST));
     }
 
     /// Lets no new requests in, because the allocation ends: those that run have until then, if it is known when that is.
     pub fn drain_before_the_end(&self) {
         let usual = Instant::now() + self.shared.usual;
         self.drain_until(self.shared.allocated.borrow().unwrap_or(usual));
+    }
+
+    /// Whether the node drains.
+    pub(super) fn is_draining(&self) -> bool {
+        self.shared.tasks.is_draining()
     }
 
     /// Until when requests may run on at the end of the allocation, as far as that is known.

@@ -1,18 +1,22 @@
 //! An engine from its launch until the mesh knows that it serves.
 
-use super::{Agent, ServiceConfig};
-use crate::engine::{Client, Kind, Launch, LaunchError, NotReady, Process, Progress, Ready, wait_ready};
+use super::{Agent, ServiceConfig, health::Serving};
+use crate::engine::{Kind, Launch, LaunchError, ModelInfo, NotReady, Process, Progress, Ready, Told, wait_ready};
 use otela_proto::{
     lifecycle::Lifecycle,
     payload::{ModelCard, Service},
 };
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
+/// So often a free port is chosen before somebody who always takes it first is believed.
+const PORTS_TRIED_MAX: usize = 4;
 /// A relay answers sooner.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is said that nobody can reach a node whose engine is ready.
 const UNREACHABLE_SAID_EVERY: Duration = Duration::from_mins(1);
+/// Longer than any allocation, and short enough to be added to a clock.
+const NEVER: Duration = Duration::from_hours(24 * 365);
 /// What such a node shows in the place of its engine's stage.
 const UNREACHABLE: &str = "unreachable";
 
@@ -20,7 +24,7 @@ const UNREACHABLE: &str = "unreachable";
 #[derive(Debug)]
 pub(super) enum Begun {
     /// It serves, and the mesh knows.
-    Serving(Process),
+    Serving(Process, Box<Serving>),
     /// It has ended by itself.
     Ended(Process),
     /// It could not be started.
@@ -32,34 +36,80 @@ pub(super) enum Begun {
 }
 
 impl Agent {
-    /// Launches an engine and says how far it is, until it serves or something comes in between.
-    pub(super) async fn begin(&mut self, argv: Vec<OsString>, interrupted: impl Future<Output = ()>) -> Begun {
-        let kind = Kind::recognise(&argv);
-        let launch = Launch { grace: self.config.stop_grace, echo: self.config.echo.clone(), ..Launch::new(argv) };
+    /// Launches an engine and says how far it is, until it serves or something comes in between. If somebody else takes the
+    /// port that was chosen for it, another one will do.
+    pub(super) async fn begin(&self, argv: Vec<OsString>, interrupted: impl Future<Output = ()>) -> Begun {
+        let kind = Kind::recognise(&argv, self.config.engine);
+        tokio::pin!(interrupted);
+        for _ in 1..PORTS_TRIED_MAX {
+            let told = match kind.told(&argv) {
+                Ok(told) => told,
+                Err(error) => return Begun::NotLaunched(LaunchError::NoPort(error)),
+            };
+            let chose_port = told.chose_port;
+            match self.begin_once(told, interrupted.as_mut()).await {
+                Begun::NotReady(NotReady::AddressInUse { .. }) if chose_port => {
+                    tracing::warn!(
+                        "another process took the port that was chosen for the engine: choosing another one"
+                    );
+                }
+                begun => return begun,
+            }
+        }
+        match kind.told(&argv) {
+            Ok(told) => self.begin_once(told, interrupted.as_mut()).await,
+            Err(error) => Begun::NotLaunched(LaunchError::NoPort(error)),
+        }
+    }
+
+    async fn begin_once(&self, told: Told, mut interrupted: Pin<&mut impl Future<Output = ()>>) -> Begun {
+        let kind = Kind::recognise(&told.argv, self.config.engine).listening_at(&told);
+        let launch = Launch {
+            grace: self.config.stop_grace,
+            echo: self.config.echo.clone(),
+            environment: told.environment,
+            patterns: Arc::clone(&self.config.fatal),
+            ..Launch::new(told.argv)
+        };
         let process = match Process::spawn(&launch, &self.tasks).await {
             Ok(process) => process,
             Err(error) => return Begun::NotLaunched(error),
         };
-        tokio::pin!(interrupted);
+        self.operations.shows(process.output().clone());
+        self.started(&process, &launch.argv);
         let loaded = tokio::select! {
             loaded = self.load(&process, &kind) => loaded,
             () = &mut interrupted => return Begun::Interrupted(process),
         };
         let ready = match loaded {
             Ok(ready) => ready,
+            Err(error @ NotReady::AddressInUse { .. }) => return Begun::NotReady(error),
             Err(NotReady::Exited { .. }) => return Begun::Ended(process),
             Err(error) => {
+                self.post_mortem(&process, &error.to_string()).await;
                 process.stop(self.config.stop_grace).await;
                 return Begun::NotReady(error);
             }
         };
-        self.gate.open(Client::new(ready.endpoint, kind.api_key.as_deref(), self.tasks.clone()));
+        let serving = Serving::new(kind, &ready, self.patience(), self.tasks.clone());
+        self.gate.open(serving.open());
         tokio::select! {
             () = self.reachable() => {}
             _exit = process.exited() => return Begun::Ended(process),
             () = &mut interrupted => return Begun::Interrupted(process),
         }
-        let service = service(&self.config.service, &kind, &ready);
+        self.say_serving(serving.kind(), &ready).await;
+        Begun::Serving(process, Box::new(serving))
+    }
+
+    /// How long an engine may be silent before it is asked.
+    pub(super) fn patience(&self) -> Duration {
+        self.config.hung_after.map_or(NEVER, |hung_after| hung_after / 2)
+    }
+
+    /// The mesh may send requests.
+    pub(super) async fn say_serving(&self, kind: &Kind, ready: &Ready) {
+        let service = service(&self.config.service, kind, ready);
         self.voice
             .say(|said| {
                 said.lifecycle = Lifecycle::Serving;
@@ -68,11 +118,19 @@ impl Agent {
             .await;
         let models: Vec<_> = ready.models.iter().map(|model| model.id.as_str()).collect();
         tracing::info!(models = models.join(" "), endpoint = %ready.endpoint, "serving");
-        Begun::Serving(process)
+    }
+
+    /// How far an engine is, which does not serve yet.
+    pub(super) async fn say_loading(&self, kind: &Kind, stage: impl ToString) {
+        // Its names are known from its arguments: whoever asks for them is told to wait.
+        let models = kind.models.iter().map(|id| ModelCard { id: id.clone(), ..ModelCard::default() });
+        let loading =
+            Service { loading: stage.to_string(), models: models.collect(), ..service_of(&self.config.service, kind) };
+        self.voice.say(|said| said.services = vec![loading]).await;
     }
 
     /// Waits until others can reach this node: what nobody can ask is not ready.
-    async fn reachable(&mut self) {
+    pub(super) async fn reachable(&self) {
         if self.peer.reach().is_reachable() {
             return;
         }
@@ -93,7 +151,7 @@ impl Agent {
     }
 
     /// Waits for the engine, telling the mesh how far it is.
-    async fn load(&mut self, process: &Process, kind: &Kind) -> Result<Ready, NotReady> {
+    async fn load(&self, process: &Process, kind: &Kind) -> Result<Ready, NotReady> {
         let (progress, mut seen) = watch::channel(Progress::default());
         let options = self.config.ready.clone();
         let ready = wait_ready(process, kind, &options, &progress);
@@ -103,14 +161,7 @@ impl Agent {
             let now = seen.borrow_and_update().stage;
             if stage != Some(now) {
                 stage = Some(now);
-                // Its names are known from its arguments: whoever asks for them is told to wait.
-                let models = kind.models.iter().map(|id| ModelCard { id: id.clone(), ..ModelCard::default() });
-                let loading = Service {
-                    loading: now.to_string(),
-                    models: models.collect(),
-                    ..service_of(&self.config.service, kind)
-                };
-                self.voice.say(|said| said.services = vec![loading]).await;
+                self.say_loading(kind, now).await;
             }
             tokio::select! {
                 ready = &mut ready => return ready,
@@ -118,6 +169,20 @@ impl Agent {
             }
         }
     }
+}
+
+/// What others are told of an engine's models.
+pub(super) fn cards(kind: &Kind, models: &[ModelInfo]) -> Vec<ModelCard> {
+    let card = |model: &ModelInfo| ModelCard {
+        id: model.id.clone(),
+        context_length: model.max_model_len.unwrap_or(0),
+        root: model.root.clone().unwrap_or_default(),
+        owned_by: model.owned_by.clone().unwrap_or_default(),
+        quantization: kind.quantization.clone(),
+        dtype: kind.dtype.clone(),
+        ..ModelCard::default()
+    };
+    models.iter().map(card).collect()
 }
 
 fn service_of(config: &ServiceConfig, kind: &Kind) -> Service {
@@ -131,18 +196,9 @@ fn service_of(config: &ServiceConfig, kind: &Kind) -> Service {
 }
 
 fn service(config: &ServiceConfig, kind: &Kind, ready: &Ready) -> Service {
-    let models = ready.models.iter().map(|model| ModelCard {
-        id: model.id.clone(),
-        context_length: model.max_model_len.unwrap_or(0),
-        root: model.root.clone().unwrap_or_default(),
-        owned_by: model.owned_by.clone().unwrap_or_default(),
-        quantization: kind.quantization.clone(),
-        dtype: kind.dtype.clone(),
-        ..ModelCard::default()
-    });
     Service {
         engine_version: ready.version.clone().unwrap_or_default(),
-        models: models.collect(),
+        models: cards(kind, &ready.models),
         features: kind.engine.features().iter().map(|feature| (*feature).to_owned()).collect(),
         ..service_of(config, kind)
     }

@@ -5,15 +5,21 @@
 
 mod allocation;
 mod assigned;
+mod attached;
+pub mod control;
 mod ending;
 pub mod hardware;
+mod health;
 mod life;
+mod operate;
+mod post_mortem;
+mod pulse;
 mod serve;
 mod voice;
 mod wrapped;
 
 use crate::{
-    engine::{Echo, Exit, LaunchError, NotReady, ReadyOptions},
+    engine::{Echo, Engine, Exit, FatalPatterns, LaunchError, NotReady, ReadyOptions},
     peer::{Announcement, Inbound, Peer, tunnel},
     tasks::Tasks,
     telemetry::{Metrics, trace::Traces},
@@ -21,13 +27,25 @@ use crate::{
 pub use allocation::{Allocation, Job};
 use assigned::Orders;
 pub use assigned::{Assignable, LaunchTemplate, TemplatesError};
+pub use attached::Attached;
 pub use ending::Ending;
 use hardware::{Tools, Visible};
-use otela_proto::payload::{Accelerator, Hardware};
-use serve::{Gate, Opening};
-use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
-use tokio::sync::mpsc;
+use health::HealthCounters;
+use operate::Operations;
+pub use operate::{DRAIN_PATH, LOGS_PATH};
+use otela_proto::{
+    PeerId,
+    payload::{Accelerator, Hardware},
+};
+use post_mortem::Coroner;
+pub(crate) use post_mortem::keep;
+pub use post_mortem::{LogSink, POST_MORTEM_PATH};
+use prometheus_client::metrics::counter::Counter;
+use serve::{Gate, Opening, Others};
+use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, watch};
 use voice::Voice;
+pub use wrapped::Restart;
 
 /// Neighbours get our leave within this, or notice by themselves.
 const LEAVE_WITHIN: Duration = Duration::from_millis(800);
@@ -37,6 +55,22 @@ const LEAVE_WITHIN: Duration = Duration::from_millis(800);
 pub struct AgentConfig {
     /// The engine's own command line; none for an idle node, which shows its hardware and serves what it is told to.
     pub process: Option<Vec<OsString>>,
+    /// An engine that runs already, in the place of a command line.
+    pub attached: Option<Attached>,
+    /// Whose command line that is, if it is not to be recognised.
+    pub engine: Option<Engine>,
+    /// What happens when the engine fails.
+    pub restart: Restart,
+    /// An engine that has requests and answers none for so long is taken out of rotation; `None` never.
+    pub hung_after: Option<Duration>,
+    /// Lines of an engine's output that tell of a fatal fault.
+    pub fatal: Arc<FatalPatterns>,
+    /// Where is written down what is known of an engine that failed.
+    pub log_sink: Option<LogSink>,
+    /// Who may drain this node and read what its engine prints.
+    pub operators: Vec<PeerId>,
+    /// The folder of the control socket, for operators on this machine.
+    pub control: Option<PathBuf>,
     /// Who may tell an idle node what to serve.
     pub assignable: Assignable,
     /// The provider's labels.
@@ -65,6 +99,14 @@ impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             process: None,
+            attached: None,
+            engine: None,
+            restart: Restart::default(),
+            hung_after: Some(Duration::from_mins(2)),
+            fatal: Arc::default(),
+            log_sink: None,
+            operators: Vec::new(),
+            control: None,
             assignable: Assignable::default(),
             labels: BTreeMap::new(),
             service: ServiceConfig::default(),
@@ -110,6 +152,13 @@ pub enum Outcome {
         /// The last lines of its output.
         last_lines: Vec<String>,
     },
+    /// The engine was of no use any more, and was ended.
+    EngineLost {
+        /// Why.
+        cause: String,
+        /// The last lines of its output.
+        last_lines: Vec<String>,
+    },
     /// The engine could not be started.
     NotLaunched(LaunchError),
     /// The engine never became ready.
@@ -124,6 +173,10 @@ struct Agent {
     gate: Gate,
     voice: Voice,
     ending: Ending,
+    operations: Operations,
+    health: HealthCounters,
+    coroner: Coroner,
+    restarts: Counter,
 }
 
 /// Runs a node until its tasks drain or its engine ends. `ending` is of the same tasks.
@@ -136,25 +189,38 @@ pub async fn run(
 ) -> Outcome {
     let ServiceConfig { in_flight_max, paths, .. } = config.service.clone();
     // Whoever runs an engine of its own takes no orders, and says so.
-    let assignable = if config.process.is_none() { config.assignable.clone() } else { Assignable::default() };
+    let assignable = if config.process.is_none() && config.attached.is_none() {
+        config.assignable.clone()
+    } else {
+        Assignable::default()
+    };
     let session = peer.clone();
     let orders = Orders::new(peer.mesh().clone(), move || session.session(), assignable, tasks.clone(), metrics);
     let orders = Arc::new(orders);
-    let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone(), Arc::clone(&orders));
+    let in_flight = watch::Sender::default();
+    let operations = Operations::new(config.operators.clone(), ending.clone(), in_flight.subscribe(), metrics);
+    let others = Others { orders: Arc::clone(&orders), operations: operations.clone() };
+    let gate = Gate::new(metrics, Opening { in_flight_max, paths }, config.traces.clone(), (others, in_flight));
     tasks.spawn(tunnel::serve(requests, gate.clone(), tasks.clone()));
+    let _control = config.control.as_deref().and_then(|folder| control::start(folder, operations.clone(), tasks));
     let said = Announcement { labels: config.labels.clone(), ..Announcement::default() };
     let voice = Voice::new(peer.clone(), said);
+    let (health, coroner, restarts) = (HealthCounters::new(metrics), Coroner::new(metrics), Counter::default());
+    let shown = restarts.clone();
+    metrics.register(|r| r.register("otela_agent_engine_restarts", "Times that an engine was started again", shown));
     let (allocation, stop_grace) = (config.allocation.clone(), config.stop_grace);
-    let mut agent = Agent { config, peer, tasks: tasks.clone(), gate, voice, ending };
+    let (tasks, ending) = (tasks.clone(), ending);
+    let agent = Agent { config, peer, tasks, gate, voice, ending, operations, health, coroner, restarts };
     agent.voice.say(|_| {}).await;
-    tasks.spawn(allocation.follow(agent.voice.clone(), agent.ending.clone(), stop_grace));
+    agent.tasks.spawn(allocation.follow(agent.voice.clone(), agent.ending.clone(), stop_grace));
     let hardware = detect(&agent.config.visible).await;
     orders.has_accelerators(hardware.accelerators.iter().map(|kind| kind.count).max().unwrap_or(0));
     agent.voice.say(|said| said.hardware = Some(hardware)).await;
-    let outcome = match agent.config.process.clone() {
-        Some(argv) => agent.serve(argv).await,
-        None if orders.are_taken() => agent.follow(orders).await,
-        None => {
+    let outcome = match (agent.config.process.clone(), &agent.config.attached) {
+        (Some(argv), _) => agent.serve(argv).await,
+        (None, Some(engine)) => agent.attach(engine).await,
+        (None, None) if orders.are_taken() => agent.follow(orders).await,
+        (None, None) => {
             agent.tasks.draining().await;
             Outcome::Stopped
         }

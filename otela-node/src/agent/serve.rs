@@ -3,20 +3,26 @@
 //! The path is checked against the list of inference routes here as well, whatever the ingress did. An answer of our
 //! own says whether the engine has seen the request, so that the ingress knows what a second try may cost.
 
-use super::assigned::{Orders, Refused};
+mod body;
+
+use super::{
+    assigned::{Orders, Refused},
+    operate::Operations,
+    pulse::Pulse,
+};
 use crate::{
     engine::Client,
-    http1::{BoxError, PooledBody, RequestBody, SendError},
-    peer::hop,
+    http1::{RequestBody, SendError},
+    peer::{hop, tunnel::Caller},
     telemetry::{
         Metrics, chain,
         trace::{Span, Traces},
     },
 };
 use arc_swap::ArcSwapOption;
+use body::{Running, ServedBody, whole_or_stream};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version, header};
-use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, service::Service};
 use otela_proto::{
@@ -29,23 +35,9 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 use serde_json::{Value, json};
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    time::{Instant, Sleep, sleep},
-};
+use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
 
-/// Bodies up to this size are held, so that they can be sent again over a fresh connection; larger ones stream.
-const HELD_BODY_BYTES_MAX: u64 = 1024 * 1024;
-/// What an engine sent before it broke off has this long to leave.
-const LAST_BYTES_WITHIN: Duration = Duration::from_millis(100);
 const NOT_DELIVERED: HeaderName = HeaderName::from_static("x-otela-not-delivered");
 /// How many requests are in the engine's hands, from whatever ingress.
 const LOAD: HeaderName = HeaderName::from_static("x-otela-load");
@@ -93,12 +85,31 @@ pub(super) struct Gate {
 
 #[derive(Debug)]
 struct Shared {
-    engine: ArcSwapOption<Client>,
+    engine: ArcSwapOption<Open>,
     opening: Opening,
     traces: Traces,
     orders: Arc<Orders>,
+    operations: Operations,
     in_flight: watch::Sender<usize>,
     counters: Counters,
+}
+
+/// An engine behind the open door.
+#[derive(Debug, Clone)]
+pub(super) struct Open {
+    /// The way to it.
+    pub(super) client: Arc<Client>,
+    /// What its answers tell of it.
+    pub(super) pulse: Pulse,
+}
+
+/// Who besides clients is let in.
+#[derive(Debug, Clone)]
+pub(super) struct Others {
+    /// Schedulers, with orders.
+    pub(super) orders: Arc<Orders>,
+    /// Operators.
+    pub(super) operations: Operations,
 }
 
 /// How far the door opens.
@@ -111,8 +122,13 @@ pub(super) struct Opening {
 }
 
 impl Gate {
-    /// A closed door. What passes it is seen in `traces`; `orders` are for the node itself.
-    pub(super) fn new(metrics: &Metrics, opening: Opening, traces: Traces, orders: Arc<Orders>) -> Self {
+    /// A closed door. What passes it is seen in `traces`; what `others` want is for the node itself.
+    pub(super) fn new(
+        metrics: &Metrics,
+        opening: Opening,
+        traces: Traces,
+        (others, in_flight): (Others, watch::Sender<usize>),
+    ) -> Self {
         let counters = Counters::default();
         metrics.register(|r| {
             r.register("otela_agent_requests", "Requests handed to the engine", counters.requests.clone());
@@ -120,13 +136,14 @@ impl Gate {
             r.register("otela_agent_requests_refused", "Requests that did not reach the engine, by reason", refused);
             r.register("otela_agent_in_flight", "Requests in the engine's hands", counters.in_flight.clone());
         });
-        let in_flight = watch::channel(0).0;
-        let shared = Shared { engine: ArcSwapOption::empty(), opening, traces, orders, in_flight, counters };
+        let Others { orders, operations } = others;
+        let engine = ArcSwapOption::empty();
+        let shared = Shared { engine, opening, traces, orders, operations, in_flight, counters };
         Self { shared: Arc::new(shared) }
     }
 
     /// Opens it to a ready engine.
-    pub(super) fn open(&self, engine: Client) {
+    pub(super) fn open(&self, engine: Open) {
         self.shared.engine.store(Some(Arc::new(engine)));
     }
 
@@ -149,6 +166,11 @@ impl Gate {
         }
         if path == DIRECTIVE_PATH {
             return self.take_order(request).await;
+        }
+        if Operations::is_one(path) {
+            let caller = request.extensions().get::<Caller>().map(|caller| caller.0);
+            let (head, _) = request.into_parts();
+            return self.shared.operations.answer(caller, &head).map(ServedBody::Own);
         }
         if !engine_path::is_inference(path) && !engine_path::is_opened(path, &self.shared.opening.paths) {
             let message = "This route is not reachable through the mesh.";
@@ -206,7 +228,8 @@ impl Gate {
         }
         let (sent, asking) = (Instant::now(), span.asking("otela.engine"));
         asking.name_in(&mut head.headers);
-        match engine.send(head, body).await {
+        let mut asked_engine = engine.pulse.asked();
+        match engine.client.send(head, body).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let message = "The engine changed protocols.";
                 let mut response = self.refuse(&asked, StatusCode::BAD_GATEWAY, "engine_broke_off", message);
@@ -218,6 +241,7 @@ impl Gate {
                 *response.version_mut() = Version::HTTP_11;
                 hop::strip(response.headers_mut());
                 response.headers_mut().remove(NOT_DELIVERED);
+                asked_engine.answered(response.status().is_server_error());
                 response.headers_mut().insert(LOAD, HeaderValue::from(running.all()));
                 if wants_timing {
                     let engine = sent.elapsed();
@@ -225,9 +249,12 @@ impl Gate {
                 }
                 asking.set("http.response.status_code", i64::from(response.status().as_u16()));
                 let spans = [asking, span.clone()];
-                response.map(|body| ServedBody::Engine { body, _running: running, spans, broken: None })
+                let held = (running, asked_engine);
+                response.map(|body| ServedBody::Engine { body, held, spans, broken: None })
             }
             Err(error) => {
+                // An engine that breaks off is not silent.
+                asked_engine.answered(true);
                 for span in [&asking, span] {
                     span.failed("engine");
                 }
@@ -299,99 +326,6 @@ fn tell_timing(headers: &mut HeaderMap, agent: Duration, engine: Duration) {
     let text = format!("{} {}", agent.as_micros(), engine.as_micros());
     if let Ok(value) = HeaderValue::from_str(&text) {
         headers.insert(NODE_TIMING, value);
-    }
-}
-
-async fn whole_or_stream(body: Incoming) -> Result<RequestBody, hyper::Error> {
-    match body.size_hint().exact() {
-        Some(length) if length <= HELD_BODY_BYTES_MAX => Ok(RequestBody::Whole(body.collect().await?.to_bytes())),
-        _ => Ok(RequestBody::Stream(body)),
-    }
-}
-
-/// A request in the engine's hands, until its answer has gone or its caller has.
-#[derive(Debug)]
-pub(super) struct Running(Arc<Shared>);
-
-impl Running {
-    /// One more, unless there are as many as may be.
-    fn new(shared: &Arc<Shared>) -> Option<Self> {
-        let most = match shared.opening.in_flight_max {
-            0 => usize::MAX,
-            most => most as usize,
-        };
-        let one_more = |running: &mut usize| {
-            let fits = *running < most;
-            *running += usize::from(fits);
-            fits
-        };
-        shared.in_flight.send_if_modified(one_more).then(|| {
-            shared.counters.requests.inc();
-            shared.counters.in_flight.inc();
-            Self(Arc::clone(shared))
-        })
-    }
-
-    /// How many there are.
-    fn all(&self) -> usize {
-        *self.0.in_flight.borrow()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.counters.in_flight.dec();
-        self.0.in_flight.send_modify(|running| *running -= 1);
-    }
-}
-
-/// The body of an answer to the mesh.
-#[derive(Debug)]
-pub(super) enum ServedBody {
-    /// The engine's, the count of what is running, and the spans that end with it. Once it has broken off, the error waits a moment, so that what
-    /// came before it leaves before the substream is reset.
-    Engine { body: PooledBody, _running: Running, spans: [Span; 2], broken: Option<(Pin<Box<Sleep>>, hyper::Error)> },
-    /// Ours.
-    Own(Full<Bytes>),
-}
-
-impl Body for ServedBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.get_mut() {
-            Self::Engine { body, broken, spans, .. } => {
-                if broken.is_none() {
-                    match std::task::ready!(Pin::new(body).poll_frame(cx)) {
-                        Some(Err(error)) => {
-                            spans.iter().for_each(|span| span.failed("broke_off"));
-                            *broken = Some((Box::pin(sleep(LAST_BYTES_WITHIN)), error));
-                        }
-                        frame => return Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
-                    }
-                }
-                if let Some((moment, _)) = broken {
-                    std::task::ready!(moment.as_mut().poll(cx));
-                }
-                Poll::Ready(broken.take().map(|(_, error)| Err(error.into())))
-            }
-            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Engine { body, .. } => body.is_end_stream(),
-            Self::Own(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Engine { body, .. } => body.size_hint(),
-            Self::Own(body) => body.size_hint(),
-        }
     }
 }
 

@@ -4,7 +4,8 @@ use crate::{
     peer::{Announcement, Peer},
     telemetry::chain,
 };
-use std::sync::Arc;
+use otela_proto::lifecycle::Lifecycle;
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::Mutex;
 
 /// The one place where this node's announcement is changed. Clones share it.
@@ -31,5 +32,25 @@ impl Voice {
             // What cannot be said now must not stand in the way of what is said later.
             Err(error) => tracing::error!(error = chain(&error), "cannot announce this node"),
         }
+    }
+
+    /// Begins another session, as a node that has nothing to serve yet.
+    pub(super) async fn begin_again(&self) {
+        let mut said = self.said.lock().await;
+        let next = Announcement { lifecycle: Lifecycle::Join, services: Vec::new(), ..said.clone() };
+        match self.peer.begin_again(next.clone()).await {
+            Ok(()) => *said = next,
+            Err(error) => tracing::error!(error = chain(&error), "cannot begin another session"),
+        }
+    }
+
+    /// The name of this host, once it is known.
+    pub(super) async fn host(&self) -> Option<String> {
+        self.said.lock().await.hardware.as_ref().map(|hardware| hardware.hostname.clone())
+    }
+
+    /// The provider's labels.
+    pub(super) async fn labels(&self) -> BTreeMap<String, String> {
+        self.said.lock().await.labels.clone()
     }
 }

@@ -36,6 +36,8 @@ use std::{
 
 /// What is left of the tree when the engine's main process has ended by itself gets this long.
 const STRAY_GRACE: Duration = Duration::from_secs(2);
+/// Without an agent nobody waits for a clean end, and somebody may wait for the accelerator.
+const ORPHANED_GRACE: Duration = Duration::from_secs(4);
 /// Between two rounds of SIGKILL: a process in the kernel's hands (a driver, a dead file system) can take long.
 const KILL_PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 /// More than any order needs; a longer line is not from an agent.
@@ -292,7 +294,7 @@ impl Guard {
         }
         if ended {
             self.control = None;
-            self.terminate(self.grace);
+            self.terminate(self.grace.min(ORPHANED_GRACE));
         }
     }
 

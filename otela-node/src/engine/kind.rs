@@ -3,7 +3,7 @@
 //! A guess from names, for defaults and for clear messages only: whether the engine serves, and on which port,
 //! is found by looking (see `listening` and `ready`), never by believing this.
 
-use std::{ffi::OsString, fmt, path::Path};
+use std::{ffi::OsString, fmt, path::Path, str::FromStr};
 
 /// Engines whose habits we know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,6 +16,10 @@ pub enum Engine {
     LlamaServer,
     /// Ollama.
     Ollama,
+    /// TensorRT-LLM's `trtllm-serve`.
+    TensorRtLlm,
+    /// Triton's front end that speaks the OpenAI API.
+    Triton,
     /// otela's simulated engine.
     Otela,
     /// Anything else.
@@ -23,7 +27,20 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As shown in records: `vllm`, `sglang`, `llama.cpp`, `ollama`, `otela`, `generic`.
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Vllm,
+        Self::Sglang,
+        Self::LlamaServer,
+        Self::Ollama,
+        Self::TensorRtLlm,
+        Self::Triton,
+        Self::Otela,
+        Self::Generic,
+    ];
+
+    /// As shown in records and named by users: `vllm`, `sglang`, `llama.cpp`, `ollama`, `tensorrt-llm`, `triton`, `otela`,
+    /// `generic`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,6 +48,8 @@ impl Engine {
             Self::Sglang => "sglang",
             Self::LlamaServer => "llama.cpp",
             Self::Ollama => "ollama",
+            Self::TensorRtLlm => "tensorrt-llm",
+            Self::Triton => "triton",
             Self::Otela => "otela",
             Self::Generic => "generic",
         }
@@ -40,10 +59,11 @@ impl Engine {
     #[must_use]
     pub fn default_port(self) -> Option<u16> {
         match self {
-            Self::Vllm | Self::Otela => Some(8000),
+            Self::Vllm | Self::TensorRtLlm | Self::Otela => Some(8000),
             Self::Sglang => Some(30000),
             Self::LlamaServer => Some(8080),
             Self::Ollama => Some(11434),
+            Self::Triton => Some(9000),
             Self::Generic => None,
         }
     }
@@ -63,6 +83,8 @@ impl Engine {
             "sglang" => Some(Self::Sglang),
             "llama-server" | "llama-server.exe" => Some(Self::LlamaServer),
             "ollama" => Some(Self::Ollama),
+            "trtllm-serve" => Some(Self::TensorRtLlm),
+            "openai_frontend" => Some(Self::Triton),
             _ => None,
         }
     }
@@ -72,8 +94,18 @@ impl Engine {
         match module.split('.').next() {
             Some("vllm") => Some(Self::Vllm),
             Some("sglang") => Some(Self::Sglang),
+            Some("tensorrt_llm") => Some(Self::TensorRtLlm),
             _ => None,
         }
+    }
+}
+
+impl FromStr for Engine {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|engine| engine.name() == name);
+        known.ok_or_else(|| format!("there are {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -113,15 +145,18 @@ impl fmt::Debug for Kind {
 }
 
 impl Kind {
-    /// Reads an engine's command line. Never fails: what is not understood is generic.
+    /// Reads an engine's command line, whose it is if that is known. Never fails: what is not understood is generic.
     #[must_use]
-    pub fn recognise(argv: &[OsString]) -> Self {
+    pub fn recognise(argv: &[OsString], known: Option<Engine>) -> Self {
         let words: Vec<&str> = argv.iter().map(|word| word.to_str().unwrap_or_default()).collect();
-        let engine = engine(&words).unwrap_or(Engine::Generic);
+        let engine = known.or_else(|| engine(&words)).unwrap_or(Engine::Generic);
         let mut port = value(&words, "--port").and_then(|text| text.parse().ok());
         let mut host = value(&words, "--host").map(str::to_owned);
         if engine == Engine::Generic && port.is_none() {
             port = value(&words, "-p").and_then(|text| text.parse().ok());
+        }
+        if engine == Engine::Triton {
+            port = value(&words, "--openai-port").and_then(|text| text.parse().ok());
         }
         if engine == Engine::Otela
             && let Some((ip, listen)) = value(&words, "--listen").and_then(|text| text.rsplit_once(':'))
@@ -169,7 +204,8 @@ fn models(engine: Engine, words: &[&str]) -> Vec<String> {
         Engine::Sglang => value(words, "--model-path").or(value(words, "--model")),
         Engine::LlamaServer => value(words, "--alias"),
         Engine::Otela => after("engine").copied(),
-        Engine::Ollama | Engine::Generic => None,
+        Engine::TensorRtLlm => after("serve").or(after("trtllm-serve")).copied(),
+        Engine::Ollama | Engine::Triton | Engine::Generic => None,
     };
     value(words, SERVED).or(model).map(str::to_owned).into_iter().collect()
 }
@@ -263,7 +299,7 @@ mod tests {
     use super::*;
 
     fn kind(line: &str) -> Kind {
-        Kind::recognise(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+        Kind::recognise(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>(), None)
     }
 
     #[test]
@@ -275,11 +311,13 @@ mod tests {
             ("python -m vllm.entrypoints.openai.api_server --model m", &["m"]),
             ("python -m sglang.launch_server --model-path m", &["m"]),
             ("otela engine m --port 0", &["m"]),
+            ("trtllm-serve org/m --port 1", &["org/m"]),
+            ("trtllm-serve serve org/m --port 1", &["org/m"]),
             ("llama-server -m m.gguf --alias m", &["m"]),
             ("something else", &[]),
         ] {
             let argv: Vec<_> = command.split(' ').map(OsString::from).collect();
-            assert_eq!(Kind::recognise(&argv).models, models, "{command}");
+            assert_eq!(Kind::recognise(&argv, None).models, models, "{command}");
         }
     }
 
@@ -299,6 +337,8 @@ mod tests {
             ("python -msglang.launch_server", Engine::Sglang),
             ("llama-server -m m.gguf", Engine::LlamaServer),
             ("ollama serve", Engine::Ollama),
+            ("mpirun -n 2 trtllm-serve m --tp_size 2", Engine::TensorRtLlm),
+            ("python3 /opt/tritonserver/python/openai/openai_frontend/main.py --model-repository r", Engine::Triton),
             ("otela engine --model m", Engine::Otela),
             ("/x/otela start", Engine::Generic),
             ("my-server --backend vllm", Engine::Generic),
@@ -335,6 +375,14 @@ mod tests {
         }
         assert_eq!(kind("vllm serve m --host=::1").host.as_deref(), Some("::1"));
         assert_eq!(kind("otela engine --listen [::1]:7000").host.as_deref(), Some("::1"));
+    }
+
+    #[test]
+    fn whoever_knows_better_says_so() {
+        let argv = ["sh", "-c", "exec", "--port", "7"].map(OsString::from);
+        let kind = Kind::recognise(&argv, Some("vllm".parse().unwrap()));
+        assert_eq!((kind.engine, kind.port), (Engine::Vllm, Some(7)));
+        assert!("llama".parse::<Engine>().unwrap_err().contains("llama.cpp"));
     }
 
     #[test]

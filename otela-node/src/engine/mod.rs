@@ -7,6 +7,7 @@
 mod ask;
 mod client;
 mod control;
+mod fatal;
 pub mod guard;
 mod kind;
 mod listening;
@@ -15,13 +16,18 @@ mod output;
 mod process;
 mod ready;
 mod serving;
+mod told;
 mod tree;
+mod watched;
 
 pub use client::Client;
 pub use control::Exit;
+pub use fatal::{Belief, FatalLine, FatalPatterns, PatternError};
 pub use kind::{Engine, Kind};
 pub use listening::{Holder, Listener, Listening, listening};
-pub use output::{Echo, Output};
+pub use output::{Echo, Output, Page};
 pub use process::{DEFAULT_GRACE, Launch, LaunchError, Process};
-pub use ready::{NotReady, Progress, Ready, ReadyOptions, Stage, wait_ready};
+pub use ready::{NotReady, Progress, Reached, Ready, ReadyOptions, Stage, wait_ready};
 pub use serving::{ModelInfo, Task};
+pub use told::{Told, free_port};
+pub use watched::Watched;

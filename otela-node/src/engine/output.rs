@@ -3,6 +3,7 @@
 //! The engine never waits for a reader of ours. Memory is bounded whatever it prints: so many lines of so many
 //! bytes, and so many chunks on their way to our own output; what does not fit is dropped and counted.
 
+use super::fatal::{Belief, FatalLine, FatalPatterns};
 use std::{
     collections::VecDeque,
     fs::File,
@@ -17,7 +18,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
-    sync::oneshot,
+    sync::{oneshot, watch},
 };
 
 /// Lines kept.
@@ -33,9 +34,55 @@ const ECHO_CHUNKS: usize = 32;
 #[derive(Debug, Clone, Default)]
 pub struct Output {
     ring: Arc<Mutex<Ring>>,
+    fatal: watch::Sender<Option<FatalLine>>,
+    patterns: Arc<FatalPatterns>,
+}
+
+/// Some of the lines, and where those after them begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The number of the first of them; lines are counted from 0.
+    pub first: u64,
+    /// Oldest first.
+    pub lines: Vec<String>,
+    /// The number of the line that comes next.
+    pub next: u64,
 }
 
 impl Output {
+    /// Of an engine whose lines are looked at for these patterns.
+    #[must_use]
+    pub fn watched_for(patterns: Arc<FatalPatterns>) -> Self {
+        Self { patterns, ..Self::default() }
+    }
+
+    /// Resolves with a line that tells of a fatal fault. One that [`Self::survived`] says is no news is not told again.
+    pub async fn fatal(&self) -> FatalLine {
+        let mut fatal = self.fatal.subscribe();
+        // The sender lives as long as `self`.
+        match fatal.wait_for(Option::is_some).await.map(|line| line.clone()) {
+            Ok(Some(line)) => line,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// The engine was asked after a fatal line, and is well.
+    pub fn survived(&self) {
+        self.fatal.send_replace(None);
+    }
+
+    /// At most `most` whole lines from number `after` on, or the last ones. What is not kept any more is left out.
+    #[must_use]
+    pub fn page(&self, after: Option<u64>, most: usize) -> Page {
+        let ring = self.ring();
+        let kept = ring.lines.len();
+        let end = ring.forgotten + kept as u64;
+        let first = after.unwrap_or(end.saturating_sub(most as u64)).clamp(ring.forgotten, end);
+        let skip = usize::try_from(first - ring.forgotten).unwrap_or(kept);
+        let lines: Vec<String> = ring.lines.iter().skip(skip).take(most).cloned().collect();
+        Page { first, next: first + lines.len() as u64, lines }
+    }
+
     /// At most `n` lines, oldest first, unfinished ones at the end. Longer lines than 4 KiB are cut and say so;
     /// bytes that are not UTF-8 are replaced.
     #[must_use]
@@ -57,6 +104,24 @@ impl Output {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn feed(&self, stream: Stream, bytes: &[u8]) {
+        let mut fatal = None;
+        self.ring().feed(stream, bytes, |line| {
+            if fatal.is_none() {
+                fatal = self.patterns.belief(line).map(|belief| (belief, String::from_utf8_lossy(line).into_owned()));
+            }
+        });
+        let Some((belief, text)) = fatal else { return };
+        self.fatal.send_if_modified(|known| {
+            // The first one is the cause; but one that is certain counts more.
+            let is_news = known.as_ref().is_none_or(|known| known.belief != Belief::AtOnce && belief == Belief::AtOnce);
+            if is_news {
+                *known = Some(FatalLine { text, belief });
+            }
+            is_news
+        });
+    }
+
     /// Reads `pipe` to its end.
     pub(super) async fn drain(self, mut pipe: impl AsyncRead + Unpin, stream: Stream, echo: Option<Echo>) {
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -67,7 +132,7 @@ impl Output {
                     if let Some(echo) = &echo {
                         echo.send(stream, &chunk[..n]);
                     }
-                    self.ring().feed(stream, &chunk[..n]);
+                    self.feed(stream, &chunk[..n]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -89,11 +154,14 @@ pub(super) enum Stream {
 #[derive(Debug, Default)]
 struct Ring {
     lines: VecDeque<String>,
+    /// How many lines were dropped at the front.
+    forgotten: u64,
     partial: [Partial; 2],
 }
 
 impl Ring {
-    fn feed(&mut self, stream: Stream, mut rest: &[u8]) {
+    /// Takes what was read; `ended` sees each line that ends in it, as far as it is kept.
+    fn feed(&mut self, stream: Stream, mut rest: &[u8], mut ended: impl FnMut(&[u8])) {
         let partial = &mut self.partial[stream as usize];
         while !rest.is_empty() {
             let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
@@ -103,7 +171,9 @@ impl Ring {
                 Some(b'\n') => {
                     if self.lines.len() == LINES_MAX {
                         self.lines.pop_front();
+                        self.forgotten += 1;
                     }
+                    ended(&partial.bytes);
                     self.lines.push_back(partial.text());
                     partial.clear();
                 }

@@ -2,16 +2,19 @@
 
 use super::{
     control::{Exit, Order, Report, line},
+    fatal::FatalPatterns,
     orphans::{self, Registration},
     output::{Echo, Output, Stream},
 };
 use crate::tasks::Tasks;
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -52,13 +55,24 @@ pub struct Launch {
     pub grace: Duration,
     /// Where the engine's output is echoed; `None` only keeps its last lines.
     pub echo: Option<Echo>,
+    /// Variables besides the agent's own.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Lines of its output that tell of a fatal fault.
+    pub patterns: Arc<FatalPatterns>,
 }
 
 impl Launch {
     /// `argv` behind a guard of this very binary, with the default grace and no echo.
     #[must_use]
     pub fn new(argv: Vec<OsString>) -> Self {
-        Self { argv, guard: PathBuf::from("/proc/self/exe"), grace: DEFAULT_GRACE, echo: None }
+        Self {
+            argv,
+            guard: PathBuf::from("/proc/self/exe"),
+            grace: DEFAULT_GRACE,
+            echo: None,
+            environment: Vec::new(),
+            patterns: Arc::default(),
+        }
     }
 
     fn command(&self) -> String {
@@ -92,6 +106,9 @@ pub enum LaunchError {
         /// The operating system's words.
         reason: String,
     },
+    /// There is no free port to give it.
+    #[error("no free port for the engine; give it one with --port")]
+    NoPort(#[source] io::Error),
     /// The guard did not start or did not answer: not the engine's fault.
     #[error("cannot start the engine's guard {}", guard.display())]
     Guard {
@@ -138,7 +155,7 @@ impl Process {
         let (mut child, registration, control) = start_guard(launch).map_err(guard_error)?;
         let (reports, orders) = control.into_split();
         let mut reports = BufReader::new(reports).lines();
-        let output = Output::default();
+        let output = Output::watched_for(Arc::clone(&launch.patterns));
         let stdout = child.stdout.take().map(|pipe| output.clone().drain(pipe, Stream::Stdout, launch.echo.clone()));
         let stderr = child.stderr.take().map(|pipe| output.clone().drain(pipe, Stream::Stderr, launch.echo.clone()));
         let readers = [
@@ -186,6 +203,14 @@ impl Process {
     #[must_use]
     pub fn guard_pid(&self) -> i32 {
         self.guard
+    }
+
+    /// The variables that the engine was started with; none once it has ended.
+    #[must_use]
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let environment = procfs::process::Process::new(self.pid).and_then(|process| process.environ());
+        let text = |text: OsString| text.to_string_lossy().into_owned();
+        environment.unwrap_or_default().into_iter().map(|(name, value)| (text(name), text(value))).collect()
     }
 
     /// What the engine printed last.
@@ -244,6 +269,7 @@ fn start_guard(launch: &Launch) -> io::Result<(Child, Registration, UnixStream)>
         .arg(format!("--grace-ms={}", millis(launch.grace)))
         .arg("--")
         .args(&launch.argv)
+        .envs(launch.environment.iter().cloned())
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

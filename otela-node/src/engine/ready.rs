@@ -133,6 +133,12 @@ pub enum NotReady {
         /// What the engine printed last, oldest first.
         last_lines: Vec<String>,
     },
+    /// The engine printed that it is lost, and did not end by that. It still runs.
+    #[error("the engine printed before it served: {line}")]
+    Fatal {
+        /// What.
+        line: String,
+    },
     /// The time is over. The engine still runs.
     #[error(
         "the engine did not serve within {} (stage: {}{}){}; if it only loads slowly, raise the limit",
@@ -149,6 +155,8 @@ pub enum NotReady {
     },
 }
 
+/// An engine that finds itself lost while it loads ends by itself within this, as a rule.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// Lines kept for a post-mortem.
 const LAST_LINES: usize = 50;
 /// The model list of a port that may be for something else.
@@ -186,6 +194,7 @@ pub async fn wait_ready(
     tokio::select! {
         exit = process.exited() => Err(ended(process, kind, exit).await),
         ready = wait.until_ready() => Ok(ready),
+        line = lost(process) => Err(NotReady::Fatal { line }),
         () = tokio::time::sleep(options.limit) => {
             let mut progress = progress.borrow().clone();
             progress.elapsed = started.elapsed();
@@ -193,6 +202,25 @@ pub async fn wait_ready(
             Err(NotReady::TimedOut { limit: options.limit, progress })
         }
         never = tick => match never {},
+    }
+}
+
+/// An engine of whose process nothing is known.
+#[derive(Debug)]
+pub struct Reached;
+
+impl Reached {
+    /// Asks whether what listens at `address` serves: it lists a model, and makes a token of it.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub async fn at(address: SocketAddr, kind: &Kind, options: &ReadyOptions) -> Result<Ready, String> {
+        let place = Place { address, api_key: kind.api_key.as_deref(), connect_limit: options.connect_limit };
+        let models = place.models(None).await.map_err(|problem| problem.text)?;
+        let first = models.first().ok_or("no model")?;
+        let task = place.generate(&first.id, options.generate_limit).await.map_err(|problem| problem.text)?;
+        let version = place.version().await;
+        Ok(Ready { endpoint: address, models, task, version, expected_port: None })
     }
 }
 
@@ -345,6 +373,13 @@ impl Wait<'_> {
         }
         Ok(Ready { endpoint: candidate.address, models, task, version, expected_port })
     }
+}
+
+/// Resolves when an engine has printed that it is lost, and has had time to end by that, which tells more.
+async fn lost(process: &Process) -> String {
+    let line = process.output().fatal().await;
+    tokio::time::sleep(ENDS_WITHIN).await;
+    line.text
 }
 
 /// What an engine's end before readiness means.

@@ -3,10 +3,12 @@
 //! Verification happens in the readers' tasks, one for each neighbour, so a flood of entries costs its sender's
 //! turn and not everybody's. What readers of the registry see is published as immutable views.
 
+mod clock;
+
 use super::{
     admission::Admission,
     config::PeerConfig,
-    defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE, SKEW_WARN, SKEW_WARN_EVERY},
+    defaults::{GOSSIP_QUEUE, REFUSED_LOG_EVERY, SETTLE},
     farewell::{self, Farewells},
     link::{Links, are_you_there},
     metrics::PeerMetrics,
@@ -21,7 +23,7 @@ use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
     clock::{Now, millis},
-    entry::{CLOCK_SLACK, Entry, Refusal},
+    entry::{Entry, Refusal},
     id::{Epoch, Session},
     member::{Input, Member, NewSession, Output, Parcel, Settings},
     own::Announcement,
@@ -79,6 +81,8 @@ pub(super) enum Event {
     Stranger(PeerId),
     /// This peer wants to say this of itself; answered when it is on its way to neighbours.
     Announce(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
+    /// This peer begins another session, in which it says this of itself; answered as the above.
+    BeginAgain(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>),
     /// This peer shows this provider certificate from now on.
     Certificate(Vec<u8>),
     /// This session ends; answered when the neighbours have read that.
@@ -245,11 +249,6 @@ impl Driver {
         settled.into_iter().chain(stale).fold(wake, Instant::min)
     }
 
-    /// With a clock that makes us refuse what others say, we know nothing of them.
-    fn clock_holds(&self) -> bool {
-        self.skew.is_none_or(|skew| skew <= CLOCK_SLACK)
-    }
-
     fn now(&self) -> Now {
         Now { mono: self.started.elapsed(), wall_ms: unix_ms() }
     }
@@ -292,14 +291,8 @@ impl Driver {
             }
             Event::StreamEnded(peer, id) => self.reopen(peer, id),
             Event::Stranger(peer) => self.on_stranger(peer),
-            Event::Announce(announcement, done) => {
-                let fits = self.core.own().fits(&announcement);
-                if fits.is_ok() {
-                    self.input(Input::Announce(announcement));
-                    self.input(Input::Tick);
-                }
-                let _ = done.send(fits);
-            }
+            Event::Announce(announcement, done) => self.announce(announcement, done, Input::Announce),
+            Event::BeginAgain(announcement, done) => self.announce(announcement, done, Input::BeginAgain),
             Event::Certificate(certificate) => {
                 self.input(Input::Certificate(certificate));
                 self.input(Input::Tick);
@@ -311,6 +304,22 @@ impl Driver {
             }
             Event::LastWordsWritten(neighbours, done) => self.ask_who_has_read(neighbours, done),
         }
+    }
+
+    /// Says this, if it can be said; `done` is told.
+    fn announce(
+        &mut self,
+        announcement: Box<Announcement>,
+        done: oneshot::Sender<Result<(), Refusal>>,
+        how: fn(Box<Announcement>) -> Input,
+    ) {
+        let fits = self.core.own().fits(&announcement);
+        if fits.is_ok() {
+            self.input(how(announcement));
+            self.input(Input::Tick);
+        }
+        // Whoever asked may have stopped waiting.
+        let _ = done.send(fits);
     }
 
     /// Sends what is queued for `neighbours` and asks whether they have read it; `done` is told.
@@ -430,20 +439,6 @@ impl Driver {
     /// A full queue means that the driver is behind; whatever was asked for is asked for again.
     fn command(&self, command: Command) -> bool {
         self.commands.try_send(command).is_ok()
-    }
-
-    /// A wall clock that is far off makes others refuse what we say, or us what they say.
-    fn watch_clock(&mut self) {
-        let skew_ms = self.core.links().skew_ms();
-        self.published.skew_ms.send_replace(skew_ms);
-        self.metrics.skew_s.set(skew_ms.unwrap_or(0) as f64 / 1e3);
-        self.skew = skew_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
-        let off = self.skew.is_some_and(|skew| skew > SKEW_WARN);
-        if off && self.skew_warned.is_none_or(|at| at.elapsed() > SKEW_WARN_EVERY) {
-            self.skew_warned = Some(Instant::now());
-            let ahead_s = skew_ms.unwrap_or(0) / -1000;
-            tracing::warn!(ahead_s, "this machine's wall clock disagrees with its neighbours': set it (NTP)");
-        }
     }
 
     /// Publishes a new view if anything in it has changed.

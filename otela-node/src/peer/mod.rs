@@ -272,8 +272,24 @@ impl Peer {
     /// # Errors
     /// [`AnnounceError`].
     pub async fn announce(&self, announcement: Announcement) -> Result<(), AnnounceError> {
+        self.say(announcement, gossip::Event::Announce).await
+    }
+
+    /// Begins another session, in which it says this of itself: after Down or Left nothing else comes.
+    ///
+    /// # Errors
+    /// [`AnnounceError`].
+    pub async fn begin_again(&self, announcement: Announcement) -> Result<(), AnnounceError> {
+        self.say(announcement, gossip::Event::BeginAgain).await
+    }
+
+    async fn say(
+        &self,
+        announcement: Announcement,
+        event: fn(Box<Announcement>, oneshot::Sender<Result<(), Refusal>>) -> gossip::Event,
+    ) -> Result<(), AnnounceError> {
         let (done, said) = oneshot::channel();
-        let event = gossip::Event::Announce(Box::new(announcement), done);
+        let event = event(Box::new(announcement), done);
         self.inner.events.send(event).await.map_err(|_| AnnounceError::Stopped)?;
         said.await.map_err(|_| AnnounceError::Stopped)?.map_err(AnnounceError::Refused)
     }

@@ -147,7 +147,7 @@ fn peak_kib() -> u64 {
 /// Reports where the engine is ready.
 async fn ready(mut report: fs::File, command: Vec<OsString>) {
     let tasks = Tasks::new();
-    let kind = Kind::recognise(&command);
+    let kind = Kind::recognise(&command, None);
     let process = scene::spawn(command, &tasks).await;
     let (progress, _) = watch::channel(Progress::default());
     let ready = wait_ready(&process, &kind, &ReadyOptions::default(), &progress).await;

@@ -143,6 +143,10 @@ impl Member {
                 Ok(()) => self.publish_in_time(now, out),
                 Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
             },
+            Input::BeginAgain(announcement) => match self.own.begin_again(*announcement, now.wall_ms) {
+                Ok(()) => self.publish(now, out),
+                Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
+            },
             Input::Leave => {
                 self.own.leave();
                 self.publish(now, out);

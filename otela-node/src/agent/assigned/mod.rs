@@ -10,7 +10,11 @@ pub use orders::Assignable;
 pub(super) use orders::{Orders, Refused};
 pub use templates::{LaunchTemplate, TemplatesError};
 
-use super::{Agent, Outcome, life::Begun};
+use super::{
+    Agent, Outcome,
+    health::{Fate, Serving},
+    life::Begun,
+};
 use crate::{engine::Process, telemetry::chain};
 use otela_proto::assignment::{Assigned, AssignedState, Directive, Offer, Work};
 use std::sync::Arc;
@@ -34,7 +38,7 @@ enum Next {
 
 impl Agent {
     /// Follows orders until the node is asked to stop.
-    pub(super) async fn follow(&mut self, orders: Arc<Orders>) -> Outcome {
+    pub(super) async fn follow(&self, orders: Arc<Orders>) -> Outcome {
         let offered = orders.assignable().templates.iter().map(LaunchTemplate::offered);
         let schedulers = orders.assignable().schedulers.iter().map(|key| key.to_bytes());
         let offer = Offer { templates: offered.collect(), schedulers: schedulers.collect() };
@@ -61,7 +65,7 @@ impl Agent {
     }
 
     /// Serves nothing until there is another order.
-    async fn rest(&mut self, assigned: Option<Assigned>, order: &mut watch::Receiver<Option<Directive>>) -> Next {
+    async fn rest(&self, assigned: Option<Assigned>, order: &mut watch::Receiver<Option<Directive>>) -> Next {
         self.voice
             .say(|said| {
                 said.assigned = assigned;
@@ -77,7 +81,7 @@ impl Agent {
 
     /// Runs the engine of one order.
     async fn work(
-        &mut self,
+        &self,
         orders: &Orders,
         directive: &Directive,
         work: &Work,
@@ -99,31 +103,37 @@ impl Agent {
                 () = tasks.draining() => {}
             }
         };
-        let process = match self.begin(argv, interrupted).await {
-            Begun::Serving(process) => process,
+        let (process, serving) = match self.begin(argv, interrupted).await {
+            Begun::Serving(process, serving) => (process, serving),
             Begun::Ended(process) => return self.failed(&process).await,
             Begun::NotLaunched(error) => return Next::Failed(chain(&error)),
             Begun::NotReady(error) => return Next::Failed(chain(&error)),
             Begun::Interrupted(process) => return self.make_room(&process).await,
         };
-        self.serving(directive, work, &process, order).await
+        self.serving(directive, work, (&process, &serving), order).await
     }
 
     /// From serving to whatever comes next.
     async fn serving(
-        &mut self,
+        &self,
         directive: &Directive,
         work: &Work,
-        process: &Process,
+        (process, serving): (&Process, &Serving),
         order: &mut watch::Receiver<Option<Directive>>,
     ) -> Next {
         let tasks = self.tasks.clone();
         let mut said = directive.clone();
+        let attended = self.attend(process, serving);
+        tokio::pin!(attended);
         loop {
             let serving = assigned(&said, work, AssignedState::Serving, "");
             self.voice.say(|said| said.assigned = Some(serving)).await;
             tokio::select! {
-                _exit = process.exited() => return self.failed(process).await,
+                fate = &mut attended => return match fate {
+                    Fate::Ended => self.failed(process).await,
+                    Fate::Fatal(line) => self.lost(process, format!("the engine printed: {}", line.text)).await,
+                    Fate::Hung(why) => self.lost(process, format!("the engine hangs: {why}")).await,
+                },
                 () = tasks.draining() => {
                     self.stop(process).await;
                     return Next::Stop;
@@ -141,10 +151,13 @@ impl Agent {
     }
 
     /// The engine has ended by itself.
-    async fn failed(&mut self, process: &Process) -> Next {
+    async fn failed(&self, process: &Process) -> Next {
         self.gate.close();
         self.voice.say(|said| said.services.clear()).await;
         let exit = process.gone().await;
+        if !exit.success() {
+            self.post_mortem(process, &format!("the engine ended by itself: {exit}")).await;
+        }
         let lines = process.output().last_lines(LAST_LINES);
         for line in &lines {
             tracing::warn!("the engine's last lines: {line}");
@@ -155,8 +168,17 @@ impl Agent {
         ))
     }
 
+    /// The engine runs and is of no use.
+    async fn lost(&self, process: &Process, cause: String) -> Next {
+        self.gate.close();
+        self.voice.say(|said| said.services.clear()).await;
+        self.post_mortem(process, &cause).await;
+        process.stop(self.config.stop_grace).await;
+        Next::Failed(cause)
+    }
+
     /// Ends the engine for another order, or for good: whoever is told to stop meanwhile still finishes what runs.
-    async fn make_room(&mut self, process: &Process) -> Next {
+    async fn make_room(&self, process: &Process) -> Next {
         if self.tasks.is_draining() {
             self.stop(process).await;
             return Next::Stop;

@@ -1,12 +1,12 @@
 //! How a provider lets engines be started on its node: command lines of its own, in which only a few words are filled in.
 
+use crate::engine::free_port;
 use otela_proto::assignment::{OfferedTemplate, Work};
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
     io,
-    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
 };
 
@@ -147,11 +147,6 @@ fn filled(word: &str, values: &[String; 4]) -> String {
     text + rest
 }
 
-/// A port that nobody has now. Another process may take it before the engine does; then that says so and ends.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
 fn one_line(error: &toml::de::Error, text: &str) -> String {
     let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
     let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -182,7 +177,7 @@ mod tests {
         let templates = LaunchTemplate::read("[a]\ncommand = [\"x\", \"{model}\", \"{port}\"]").unwrap();
         let words = templates[0].command(&work()).unwrap();
         let port: u16 = words[2].to_str().unwrap().parse().unwrap();
-        assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
+        assert!(std::net::TcpListener::bind(("127.0.0.1", port)).is_ok());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    agent::Assignable,
-    http1::{Connect, Pool, PoolLimits},
+    agent::{Assignable, Ending},
+    http1::{BoxError, Connect, Pool, PoolLimits},
     tasks::Tasks,
 };
 use hyper::server::conn::http1;
@@ -33,8 +33,12 @@ impl Connect for Pipes {
 fn gate() -> Gate {
     let me = Session { peer: PeerId::random(), epoch: Epoch(1) };
     let (metrics, tasks) = (Metrics::new(), Tasks::new());
+    let ending = Ending::new(&tasks, Duration::from_secs(20));
     let orders = Orders::new("lab".parse().unwrap(), move || me, Assignable::default(), tasks, &metrics);
-    Gate::new(&metrics, Opening::default(), Traces::default(), Arc::new(orders))
+    let in_flight = watch::Sender::default();
+    let operations = Operations::new(Vec::new(), ending, in_flight.subscribe(), &metrics);
+    let others = Others { orders: Arc::new(orders), operations };
+    Gate::new(&metrics, Opening::default(), Traces::default(), (others, in_flight))
 }
 
 /// The status and code with which `gate` answers a POST to `path`, and whether it says that no engine had it.
@@ -96,7 +100,8 @@ async fn refusals_are_in_the_words_of_the_endpoint() {
 async fn an_engine_that_is_gone_has_not_had_the_request() {
     let gate = gate();
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    gate.open(Client::new(nobody, None, Tasks::new()));
+    let client = Client::new(nobody, None, Tasks::new()).into();
+    gate.open(Open { client, pulse: Pulse::new(Duration::from_secs(60)) });
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "engine_unreachable".into(), true));
     gate.close();
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "not_ready".into(), true));

@@ -27,7 +27,7 @@ fn impatient() -> ReadyOptions {
 }
 
 fn on_port(port: u16) -> Kind {
-    Kind { port: Some(port), ..Kind::recognise(&[]) }
+    Kind { port: Some(port), ..Kind::recognise(&[], None) }
 }
 
 fn anywhere() -> Kind {
@@ -130,7 +130,7 @@ pub(crate) async fn p36_refusals_without_a_reason_are_not_believed() {
 pub(crate) async fn p36_a_key_in_the_arguments_is_used() {
     let tasks = Tasks::new();
     let argv = script("server.py", &["--api-key", "hunter2"]);
-    let kind = Kind::recognise(&argv);
+    let kind = Kind::recognise(&argv, None);
     let process = spawn(argv, &tasks).await;
     wait(&process, &kind, &options()).await.expect("serves");
     let keyless = Kind { api_key: None, ..kind };
@@ -143,7 +143,7 @@ pub(crate) async fn p50_the_port_of_another_server_is_never_ready() {
     let port = stranger(TcpListener::bind("127.0.0.1:0").expect("a port"));
     let tasks = Tasks::new();
     let argv = script("server.py", &["--port", &port.to_string()]);
-    let kind = Kind::recognise(&argv);
+    let kind = Kind::recognise(&argv, None);
     assert_eq!(kind.expected_port(), Some(port));
     let process = spawn(argv, &tasks).await;
     let error = wait(&process, &kind, &options()).await.expect_err("the port is taken");

@@ -1,0 +1,241 @@
+//! Watches over an engine that serves: whether it ends, prints that it is lost, or hangs; and which models it has.
+//!
+//! Real traffic is the main sign ([`Pulse`]). Whoever doubts asks for one token; an engine that does not make it is taken out of
+//! rotation, and comes back with the next token that it makes. One that hangs for long is ended, which is all that helps.
+
+use super::{
+    Agent,
+    life::cards,
+    pulse::{Doubt, Pulse},
+    serve::Open,
+};
+use crate::{
+    engine::{Belief, Client, FatalLine, Kind, ModelInfo, Output, Process, Ready, Watched},
+    tasks::Tasks,
+    telemetry::Metrics,
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+};
+use std::{convert::Infallible, sync::Arc, time::Duration};
+use tokio::time::{Instant, interval_at, sleep};
+
+/// What an engine that hangs shows in the place of its stage.
+pub(super) const NOT_ANSWERING: &str = "not answering";
+
+/// An engine that nobody asks anything is asked for a token this often.
+const IDLE_ASKED_EVERY: Duration = Duration::from_mins(5);
+/// Models and adapters are read again this often.
+const MODELS_READ_EVERY: Duration = Duration::from_secs(30);
+/// An engine that prints a fatal fault and still makes a token within this has survived it.
+const SURVIVES_WITHIN: Duration = Duration::from_secs(10);
+/// After that, its further lines are not looked at for so long: each may be of the same fault.
+const SURVIVED_FOR: Duration = Duration::from_secs(10);
+/// An engine that hangs for so many times the patience with it is ended.
+const HANGS_MAX: u32 = 5;
+/// Pauses between two questions to one that hangs.
+const ASKED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// How serving came to its end.
+#[derive(Debug)]
+pub(super) enum Fate {
+    /// The engine has ended by itself.
+    Ended,
+    /// It has printed that it is lost.
+    Fatal(FatalLine),
+    /// It has not made a token for long; why it was doubted.
+    Hung(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// What is counted of engines' health.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HealthCounters {
+    hung: Counter,
+    asked: Family<Outcome, Counter>,
+    survived: Counter,
+}
+
+impl HealthCounters {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let counters = Self::default();
+        let shown = counters.clone();
+        metrics.register(|r| {
+            r.register("otela_agent_engine_hung", "Times that an engine was found to hang", shown.hung);
+            r.register("otela_agent_engine_asked", "Tokens asked of an engine that was doubted or idle", shown.asked);
+            let help = "Times that an engine printed a fatal fault and went on";
+            r.register("otela_agent_engine_survived", help, shown.survived);
+        });
+        counters
+    }
+}
+
+/// An engine that serves.
+#[derive(Debug, Clone)]
+pub(super) struct Serving {
+    kind: Kind,
+    watched: Watched,
+    open: Open,
+    models: Vec<ModelInfo>,
+}
+
+impl Serving {
+    /// An engine of this kind that has become ready, doubted after so long.
+    pub(super) fn new(kind: Kind, ready: &Ready, patience: Duration, tasks: Tasks) -> Self {
+        let client = Arc::new(Client::new(ready.endpoint, kind.api_key.as_deref(), tasks));
+        let watched = Watched::new(ready, &kind);
+        let open = Open { client, pulse: Pulse::new(patience) };
+        Self { kind, watched, open, models: ready.models.clone() }
+    }
+
+    /// What it is.
+    pub(super) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// What the door opens to.
+    pub(super) fn open(&self) -> Open {
+        self.open.clone()
+    }
+}
+
+impl Agent {
+    /// Watches until the engine is lost in one way or another.
+    pub(super) async fn attend(&self, process: &Process, serving: &Serving) -> Fate {
+        tokio::select! {
+            _exit = process.exited() => Fate::Ended,
+            line = self.prints_fatal(process.output(), serving) => Fate::Fatal(line),
+            why = self.hangs(serving, Some(HANGS_MAX)) => Fate::Hung(why),
+            never = self.read_models_again(serving) => match never {},
+        }
+    }
+
+    /// Resolves when it has printed that it is lost, and is.
+    async fn prints_fatal(&self, output: &Output, serving: &Serving) -> FatalLine {
+        loop {
+            let line = output.fatal().await;
+            if line.belief == Belief::AtOnce || self.ask(serving, SURVIVES_WITHIN).await.is_err() {
+                return line;
+            }
+            self.health.survived.inc();
+            tracing::warn!("the engine printed a fatal fault and still makes tokens: {}", line.text);
+            sleep(SURVIVED_FOR).await;
+            output.survived();
+        }
+    }
+
+    /// Takes the engine out of rotation whenever it hangs, and back; resolves when it has hung for `hangs_max` times the
+    /// patience.
+    pub(super) async fn hangs(&self, serving: &Serving, hangs_max: Option<u32>) -> String {
+        let Some(hung_after) = self.config.hung_after else { return std::future::pending().await };
+        let (pulse, patience) = (&serving.open.pulse, hung_after / 2);
+        let mut relapses = 0;
+        loop {
+            let doubt = tokio::select! {
+                doubt = pulse.doubted() => Some(doubt),
+                () = sleep(IDLE_ASKED_EVERY) => None,
+            };
+            if doubt.is_none() && pulse.silent_for() < IDLE_ASKED_EVERY {
+                continue;
+            }
+            let asked = self.ask(serving, patience).await;
+            // What was asked before may have been answered meanwhile, and that may be why the token had to wait.
+            let lives = pulse.silent_for() < patience;
+            let gave_up = matches!(doubt, Some(Doubt::GivenUp(_)));
+            let why = match (asked, doubt) {
+                (Ok(()), Some(doubt)) if gave_up => doubt.to_string(),
+                (Ok(()), _) => {
+                    pulse.is_well();
+                    continue;
+                }
+                (Err(_), _) if lives && !gave_up => continue,
+                (Err(problem), Some(doubt)) => format!("{doubt}; asked for a token: {problem}"),
+                (Err(problem), None) => format!("asked for a token: {problem}"),
+            };
+            self.take_out(serving, &why).await;
+            // Whoever makes single tokens and no answers is given longer and longer rests.
+            let rest = if gave_up { patience.saturating_mul(1 << relapses.min(6)) } else { ASKED_AGAIN.0 };
+            relapses += u32::from(gave_up);
+            let limit = hangs_max.map(|most| hung_after.saturating_mul(most).max(rest * 2));
+            if !self.recovers(serving, (rest, patience), limit).await {
+                return why;
+            }
+            self.take_back(serving).await;
+        }
+    }
+
+    /// Whether it makes a token within `limit`. `rest` is the pause before the first question.
+    async fn recovers(
+        &self,
+        serving: &Serving,
+        (rest, patience): (Duration, Duration),
+        limit: Option<Duration>,
+    ) -> bool {
+        let (begun, mut pause) = (Instant::now(), rest);
+        loop {
+            sleep(pause).await;
+            if self.ask(serving, patience).await.is_ok() {
+                return true;
+            }
+            if limit.is_some_and(|limit| begun.elapsed() > limit) {
+                return false;
+            }
+            pause = pause.saturating_mul(2).clamp(ASKED_AGAIN.0, ASKED_AGAIN.1);
+        }
+    }
+
+    async fn ask(&self, serving: &Serving, within: Duration) -> Result<(), String> {
+        let asked = serving.watched.generates(within).await;
+        let outcome = if asked.is_ok() { "token" } else { "none" };
+        self.health.asked.get_or_create(&Outcome { outcome }).inc();
+        asked
+    }
+
+    async fn take_out(&self, serving: &Serving, why: &str) {
+        self.health.hung.inc();
+        tracing::error!(models = names(&serving.models), "the engine is out of rotation: {why}");
+        self.gate.close();
+        let out = NOT_ANSWERING;
+        self.voice.say(|said| said.services.iter_mut().for_each(|service| out.clone_into(&mut service.loading))).await;
+    }
+
+    async fn take_back(&self, serving: &Serving) {
+        tracing::info!(models = names(&serving.models), "the engine makes tokens again: it is back in rotation");
+        serving.open.pulse.is_well();
+        self.gate.open(serving.open());
+        self.voice.say(|said| said.services.iter_mut().for_each(|service| service.loading.clear())).await;
+    }
+
+    /// Tells the mesh which models and adapters the engine has, as they change.
+    pub(super) async fn read_models_again(&self, serving: &Serving) -> Infallible {
+        let mut known = serving.models.clone();
+        let mut due = interval_at(Instant::now() + MODELS_READ_EVERY, MODELS_READ_EVERY);
+        loop {
+            due.tick().await;
+            // One that does not answer is the others' business.
+            let Ok(now) = serving.watched.models().await else { continue };
+            if now == known {
+                continue;
+            }
+            tracing::info!(models = names(&now), before = names(&known), "the engine's models have changed");
+            let cards = cards(&serving.kind, &now);
+            known = now;
+            self.voice
+                .say(|said| {
+                    if let Some(service) = said.services.first_mut() {
+                        service.models = cards;
+                    }
+                })
+                .await;
+        }
+    }
+}
+
+fn names(models: &[ModelInfo]) -> String {
+    models.iter().map(|model| model.id.as_str()).collect::<Vec<_>>().join(" ")
+}

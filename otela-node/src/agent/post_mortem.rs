@@ -1,0 +1,319 @@
+//! What is written down of an engine that failed, before the rest of it is gone, and where: the log sink.
+
+use super::Agent;
+use crate::{
+    engine::Process,
+    peer::RequestBody,
+    telemetry::{Metrics, chain},
+    web,
+};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use otela_proto::PeerId;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+};
+use serde_json::{Map, Value, json};
+use std::{
+    ffi::OsString,
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+use tokio::time::timeout;
+use url::Url;
+
+/// Where a peer takes what others write down.
+pub const POST_MORTEM_PATH: &str = "/otela/post-mortem";
+
+/// Lines of output in it.
+const LINES_MAX: usize = 500;
+/// Bytes of them.
+const LINES_BYTES_MAX: usize = 512 * 1024;
+/// What fails is not kept waiting by whoever keeps its story.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MAX: usize = 4 * 1024;
+
+/// Beginnings of the names of variables that say how an engine was run.
+const TELLING: [&str; 22] = [
+    "SLURM",
+    "CUDA",
+    "NVIDIA",
+    "NCCL",
+    "ROCR",
+    "HIP",
+    "HSA",
+    "RCCL",
+    "GPU",
+    "VLLM",
+    "SGLANG",
+    "SGL_",
+    "TRT",
+    "OLLAMA",
+    "HF_",
+    "TORCH",
+    "OMP_",
+    "MASTER_",
+    "RAY_",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "VIRTUAL_ENV",
+];
+/// Parts of the names of variables and flags whose values are nobody's business.
+const SECRET: [&str; 7] = ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "COOKIE", "AUTH"];
+
+/// Where post-mortems go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogSink {
+    /// A file each in this folder.
+    Folder(PathBuf),
+    /// A POST each to this address.
+    Web(Url),
+    /// To this peer of the mesh, which keeps them.
+    Peer(PeerId),
+}
+
+impl FromStr for LogSink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(peer) = text.strip_prefix("peer:") {
+            return peer.parse().map(Self::Peer).map_err(|_| format!("{peer} is no peer id: peer:12D3KooW…"));
+        }
+        if text.starts_with("http://") || text.starts_with("https://") {
+            return text.parse().map(Self::Web).map_err(|error: url::ParseError| error.to_string());
+        }
+        match text {
+            "" => Err("name a folder, a URL or peer:ID".to_owned()),
+            folder => Ok(Self::Folder(folder.into())),
+        }
+    }
+}
+
+impl fmt::Display for LogSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => write!(f, "{}", folder.display()),
+            Self::Web(url) => write!(f, "{url}"),
+            Self::Peer(peer) => write!(f, "peer:{peer}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// How engines were started, for their post-mortems, and what became of these.
+#[derive(Debug)]
+pub(super) struct Coroner {
+    metrics: Metrics,
+    written: Family<Outcome, Counter>,
+    started: Mutex<Value>,
+}
+
+impl Coroner {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let written = Family::<Outcome, Counter>::default();
+        let shown = written.clone();
+        metrics.register(|r| {
+            r.register("otela_agent_post_mortems", "Post-mortems of engines, by what became of them", shown);
+        });
+        Self { metrics: metrics.clone(), written, started: Mutex::default() }
+    }
+}
+
+impl Agent {
+    /// Remembers how an engine was started.
+    pub(super) fn started(&self, process: &Process, argv: &[OsString]) {
+        let how = json!({"command": masked(argv), "environment": telling(process.environment()), "pid": process.pid()});
+        *self.coroner.started.lock().unwrap_or_else(PoisonError::into_inner) = how;
+    }
+
+    /// Writes down what is known of an engine that has failed, where the provider wants that.
+    pub(super) async fn post_mortem(&self, process: &Process, cause: &str) {
+        let Some(sink) = &self.config.log_sink else { return };
+        let now = SystemTime::now();
+        let report = json!({
+            "cause": cause,
+            "at": humantime::format_rfc3339_millis(now).to_string(),
+            "mesh": self.peer.mesh().to_string(),
+            "node": self.peer.id().to_string(),
+            "epoch": self.peer.session().epoch.0,
+            "host": self.voice.host().await,
+            "labels": self.voice.labels().await,
+            "engine": *self.coroner.started.lock().unwrap_or_else(PoisonError::into_inner),
+            "exit": process.exit().map(|exit| exit.to_string()),
+            "last_lines": last_lines(process),
+            "metrics": self.coroner.metrics.render(),
+        });
+        let written = timeout(WRITTEN_WITHIN, self.write(sink, &report, now)).await;
+        let written = written.unwrap_or_else(|_| Err(format!("not done within {WRITTEN_WITHIN:?}")));
+        let outcome = match written {
+            Ok(at) => {
+                tracing::info!("what is known of the engine's failure: {at}");
+                "written"
+            }
+            Err(why) => {
+                tracing::warn!("what is known of the engine's failure cannot be written to {sink}: {why}");
+                "failed"
+            }
+        };
+        self.coroner.written.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Where it is now.
+    async fn write(&self, sink: &LogSink, report: &Value, now: SystemTime) -> Result<String, String> {
+        match sink {
+            LogSink::Folder(folder) => {
+                let node = self.peer.id().to_string();
+                let (folder, text) = (folder.clone(), format!("{report:#}\n"));
+                let written = tokio::task::spawn_blocking(move || keep(&folder, &node, now, text.as_bytes()));
+                let path = written.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+                Ok(path.display().to_string())
+            }
+            LogSink::Web(url) => {
+                let (at, body) = (url.clone(), report.to_string());
+                // Reading the system's roots takes a moment.
+                let client = tokio::task::spawn_blocking(move || web::client(&at, 0)).await;
+                let client = client.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
+                let request = client.post(url.clone()).header(header::CONTENT_TYPE, "application/json").body(body);
+                let answer = request.send().await.map_err(|error| chain(&error))?;
+                let status = answer.status();
+                if status.is_success() { Ok(url.to_string()) } else { Err(format!("it answered {status}")) }
+            }
+            LogSink::Peer(peer) => {
+                let head = Request::builder().method(Method::POST).uri(POST_MORTEM_PATH).body(());
+                let head = head.map_err(|error| error.to_string())?.into_parts().0;
+                let body = RequestBody::Whole(report.to_string().into());
+                let (answer, _) = self.peer.send(peer, head, body).await.map_err(|error| chain(&error))?;
+                let status = answer.status();
+                let said = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+                let said = said.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+                match status {
+                    StatusCode::CREATED => Ok(format!("with peer {peer}")),
+                    _ => Err(format!("it answered {status}: {}", String::from_utf8_lossy(&said))),
+                }
+            }
+        }
+    }
+}
+
+/// Writes a post-mortem of a node to a file of its own; where that is.
+pub(crate) fn keep(folder: &Path, node: &str, at: SystemTime, text: &[u8]) -> std::io::Result<PathBuf> {
+    std::fs::create_dir_all(folder)?;
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let name = format!("post-mortem-{}-{node}", since.as_millis());
+    let (draft, path) = (folder.join(format!(".{name}")), folder.join(format!("{name}.json")));
+    // Whoever reads the folder sees whole files.
+    std::fs::write(&draft, text)?;
+    std::fs::rename(&draft, &path)?;
+    Ok(path)
+}
+
+fn last_lines(process: &Process) -> Vec<String> {
+    let lines = process.output().last_lines(LINES_MAX);
+    let mut bytes = 0;
+    let mut kept: Vec<String> = lines
+        .into_iter()
+        .rev()
+        .take_while(|line| {
+            bytes += line.len();
+            bytes <= LINES_BYTES_MAX
+        })
+        .collect();
+    kept.reverse();
+    kept
+}
+
+fn is_secret(name: &str) -> bool {
+    // The two that are meant for models.
+    let name = name.to_uppercase().replace("TOKENIZER", "").replace("TOKENS", "");
+    SECRET.iter().any(|part| name.contains(part))
+}
+
+/// The variables that say how an engine was run.
+fn telling(environment: impl IntoIterator<Item = (String, String)>) -> Map<String, Value> {
+    let is_telling = |name: &str| {
+        let begins = TELLING.iter().any(|beginning| name.starts_with(beginning));
+        (begins || name.ends_with("_VISIBLE_DEVICES")) && !is_secret(name)
+    };
+    environment.into_iter().filter(|(name, _)| is_telling(name)).map(|(name, value)| (name, value.into())).collect()
+}
+
+/// A command line without what is secret in it.
+fn masked(argv: &[OsString]) -> Vec<String> {
+    let mut hides_next = false;
+    let mask = |word: &OsString| {
+        let word = word.to_string_lossy().into_owned();
+        if std::mem::take(&mut hides_next) {
+            return "...".to_owned();
+        }
+        let flag = word.split('=').next().unwrap_or_default();
+        let is_flag = flag.starts_with('-') && is_secret(flag);
+        match (is_flag, word.split_once('=')) {
+            (true, Some((flag, _))) => format!("{flag}=..."),
+            (true, None) => {
+                hides_next = true;
+                word
+            }
+            // A variable that env or a shell is given.
+            (false, Some((name, _))) if is_secret(name) && name.chars().all(|c| c.is_alphanumeric() || c == '_') => {
+                format!("{name}=...")
+            }
+            _ => word,
+        }
+    };
+    argv.iter().map(mask).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_written_down() {
+        let argv = [
+            "env",
+            "HF_TOKEN=hf_1",
+            "A=b",
+            "vllm",
+            "--api-key",
+            "hunter2",
+            "--hf-token=hf_2",
+            "--tokenizer",
+            "t",
+            "--port",
+            "1",
+        ];
+        let shown = masked(&argv.map(OsString::from)).join(" ");
+        assert_eq!(shown, "env HF_TOKEN=... A=b vllm --api-key ... --hf-token=... --tokenizer t --port 1");
+        let environment =
+            [("HF_HOME", "/h"), ("HF_TOKEN", "t"), ("SLURM_JOB_ID", "7"), ("MAIL", "x"), ("NCCL_DEBUG", "INFO")];
+        let kept = telling(environment.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(kept.keys().cloned().collect::<Vec<_>>().join(" "), "HF_HOME NCCL_DEBUG SLURM_JOB_ID");
+    }
+
+    #[test]
+    fn sinks_are_folders_addresses_or_peers() {
+        let peer = PeerId::random();
+        assert_eq!(format!("peer:{peer}").parse(), Ok(LogSink::Peer(peer)));
+        assert!(matches!("https://a.example/x".parse(), Ok(LogSink::Web(_))));
+        assert_eq!("/var/log/otela".parse(), Ok(LogSink::Folder("/var/log/otela".into())));
+        assert!("peer:x".parse::<LogSink>().unwrap_err().contains("peer:12D3KooW"));
+        assert!("http://".parse::<LogSink>().is_err() && "".parse::<LogSink>().is_err());
+    }
+
+    #[test]
+    fn files_are_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = SystemTime::UNIX_EPOCH + Duration::from_millis(1_234);
+        let path = keep(&dir.path().join("new"), "node", at, b"{}").unwrap();
+        assert_eq!(path, dir.path().join("new/post-mortem-1234-node.json"));
+        assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,56 @@
+//! An engine that serves, asked again: does it still make tokens, and which models has it now?
+
+use super::{
+    kind::Kind,
+    ready::Ready,
+    serving::{ModelInfo, Place},
+};
+use std::{net::SocketAddr, time::Duration};
+use tokio::time::timeout;
+
+/// The engine is on this host: it accepts at once, or its queue of connections is full.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// The list is made by the part of an engine that is busy the least.
+const LIST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where a serving engine is asked.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    endpoint: SocketAddr,
+    api_key: Option<String>,
+    model: String,
+}
+
+impl Watched {
+    /// An engine of this kind that has become ready.
+    #[must_use]
+    pub fn new(ready: &Ready, kind: &Kind) -> Self {
+        let model = ready.models.first().map(|model| model.id.clone()).unwrap_or_default();
+        Self { endpoint: ready.endpoint, api_key: kind.api_key.clone(), model }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { address: self.endpoint, api_key: self.api_key.as_deref(), connect_limit: CONNECT_LIMIT }
+    }
+
+    /// Makes one token.
+    ///
+    /// # Errors
+    /// Why there was none within `limit`, in words.
+    pub async fn generates(&self, limit: Duration) -> Result<(), String> {
+        let asked = timeout(limit, self.place().generate(&self.model, limit)).await;
+        let asked = asked.map_err(|_| format!("no token within {}", humantime::format_duration(limit)))?;
+        asked.map(drop).map_err(|problem| problem.text)
+    }
+
+    /// The models that it lists now; at least one.
+    ///
+    /// # Errors
+    /// Why it lists none, in words.
+    pub async fn models(&self) -> Result<Vec<ModelInfo>, String> {
+        let asked = timeout(LIST_LIMIT, self.place().models(Some(LIST_LIMIT))).await;
+        let asked =
+            asked.map_err(|_| format!("no list of models within {}", humantime::format_duration(LIST_LIMIT)))?;
+        asked.map_err(|problem| problem.text)
+    }
+}

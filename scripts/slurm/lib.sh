@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# What the scripts of this folder share. They only start things: how a node serves, drains and leaves is otela's own.
+#
+# Read from the environment:
+#   OTELA                 the binary, if it is not on PATH
+#   OTELA_PEER_BOOTSTRAP  whom to join through, HOST:PORT
+#   OTELA_CONTAINER       what the engine runs in: apptainer, enroot or edf; nothing, if not set
+#   OTELA_IMAGE           its image: a SIF file, a container of enroot, or the name of an environment (EDF)
+#   OTELA_CHAIN_...       set by chain.sh
+
+otela=${OTELA:-otela}
+
+die() {
+    echo "${0##*/}: $*" >&2
+    exit 2
+}
+
+# Whoever forgets one of the two would find out an hour later.
+need_bootstrap() {
+    [[ -n ${OTELA_PEER_BOOTSTRAP:-}${OTELA_PEER_MESH_FILE:-}${OTELA_CONFIG:-} ]] ||
+        die "OTELA_PEER_BOOTSTRAP is not set: export it as HOST:PORT of a relay, or OTELA_CONFIG as a file that says it"
+}
+
+need_otela() {
+    command -v "$otela" >/dev/null || die "no $otela on this node: put it on PATH, or export OTELA as its path on a file system that nodes see"
+}
+
+# Puts the words of the engine's command line into the array `engine`, inside of the container if there is to be one.
+# shellcheck disable=SC2034 # whoever calls it reads the array
+in_container() {
+    case ${OTELA_CONTAINER:-} in
+        '') engine=("$@") ;;
+        apptainer) engine=(apptainer exec --nv "${OTELA_IMAGE:?the image, a SIF file}" "$@") ;;
+        enroot) engine=(enroot start --rw "${OTELA_IMAGE:?the name of a container, as enroot list has it}" "$@") ;;
+        edf) engine=(srun --overlap --ntasks=1 --environment="${OTELA_IMAGE:?the name or path of an environment}" "$@") ;;
+        *) die "OTELA_CONTAINER=$OTELA_CONTAINER: there are apptainer, enroot and edf" ;;
+    esac
+}
+
+# Submits this job's successor, if it is one of a chain: so that it starts OTELA_CHAIN_OVERLAP seconds before this one ends,
+# and only if there is none yet. In the background, because Slurm may have to be asked for long.
+submit_successor() {
+    [[ -n ${OTELA_CHAIN_SUBMIT:-} ]] || return 0
+    if ((OTELA_CHAIN_LEFT <= 0)); then
+        echo "chain: this is the last job of it" >&2
+        return 0
+    fi
+    (
+        until successor; do sleep 30; done
+    ) &
+}
+
+successor() {
+    local end begin others submit
+    others=$(squeue --me --noheader --name="$SLURM_JOB_NAME" --states=PENDING,CONFIGURING,RUNNING --format=%A) || return 1
+    # Those with higher numbers come after this one; a job that was requeued has a successor already.
+    if awk -v me="$SLURM_JOB_ID" '$1 > me { found = 1 } END { exit !found }' <<<"$others"; then return 0; fi
+    end=$(SLURM_TIME_FORMAT=%s scontrol show job --oneliner "$SLURM_JOB_ID" | grep -oE ' EndTime=[0-9]+' | cut -d= -f2) || return 1
+    begin=$((end - OTELA_CHAIN_OVERLAP - $(date +%s)))
+    eval "submit=($OTELA_CHAIN_SUBMIT)"
+    OTELA_CHAIN_LEFT=$((OTELA_CHAIN_LEFT - 1)) sbatch --parsable --job-name="$SLURM_JOB_NAME" \
+        --begin="now+$((begin > 0 ? begin : 0))" "${submit[@]}" >&2
+}
