@@ -33,6 +33,7 @@ mod https;
 mod join;
 mod lab;
 mod life;
+mod manifests;
 mod metrics;
 mod nat;
 mod openapi;
