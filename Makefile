@@ -33,7 +33,7 @@ demo: toolchain ## a whole mesh on this machine, until Ctrl-C
 	@$(cargo) run --locked -- demo $(ARGS)
 
 .PHONY: test
-test: toolchain fmt scripts deny clippy docs fuzz-targets build tidy doc-tests tests ## everything that CI checks
+test: toolchain fmt scripts manifests deny clippy docs fuzz-targets build tidy doc-tests tests ## everything that CI checks
 
 .PHONY: check
 check: toolchain fmt clippy ## the fast part: format, lints, tidy and unit tests
@@ -105,6 +105,10 @@ scripts:
 	@if command -v shellcheck >/dev/null; then shellcheck $(scripts); \
 	elif [ "$${CI:-}" = true ]; then echo "shellcheck is missing: apt-get install shellcheck" >&2; exit 1; \
 	else echo "NOT CHECKED: the scripts, for shellcheck is missing (apt-get install shellcheck)" >&2; fi
+
+.PHONY: manifests
+manifests: ## what deploy/ has for Kubernetes, Docker and systemd
+	@scripts/manifests.sh
 
 .PHONY: deny
 deny: ## licences, sources and versions of the dependencies

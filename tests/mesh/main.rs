@@ -34,6 +34,7 @@ mod jobs;
 mod join;
 mod lab;
 mod life;
+mod manifests;
 mod metrics;
 mod nat;
 mod openapi;
