@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+const OTELA: &str = env!("CARGO_BIN_EXE_otela");
+
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/slurm").join(name)
 }
@@ -25,17 +27,35 @@ impl Cluster {
         Self { mesh: Mesh::ingress(&[]).await, slurm: Slurm::start().await }
     }
 
-    /// Submits `worker.sbatch` with these options and a simulated engine; the job's id.
-    async fn worker(&self, options: &[&str], engine: &[&str]) -> String {
-        let environment = [
-            ("OTELA", env!("CARGO_BIN_EXE_otela")),
-            ("OTELA_PEER_BOOTSTRAP", self.mesh.bootstrap.as_str()),
+    /// What jobs need to know.
+    fn environment(&self) -> [(&str, &str); 4] {
+        [
+            ("OTELA", OTELA),
+            ("OTELA_PEER_BOOTSTRAP", &self.mesh.bootstrap),
             ("OTELA_PEER_MESH", "test"),
             ("OTELA_PEER_LISTEN", "/ip4/127.0.0.1/tcp/0"),
-        ];
+        ]
+    }
+
+    /// Submits `worker.sbatch` with these options and a simulated engine; the job's id.
+    async fn worker(&self, options: &[&str], engine: &[&str]) -> String {
         let script = script("worker.sbatch");
-        let command = [script.to_str().unwrap(), env!("CARGO_BIN_EXE_otela"), "engine"];
-        self.slurm.submit("worker", &environment, &[options, &command, engine].concat()).await
+        let command = ["--mem=1000", script.to_str().unwrap(), OTELA, "engine"];
+        self.slurm.submit("worker", &self.environment(), &[options, &command, engine].concat()).await
+    }
+
+    /// Waits until no node is listed.
+    async fn left(&self) {
+        eventually("all have left", async || self.mesh.listed().await.is_empty().then_some(())).await;
+    }
+
+    /// Waits until no process of this machine has `words` in its command line.
+    async fn gone(&self, words: &str) {
+        eventually("nothing is left", async || {
+            let found = self.slurm.run("pgrep", &["-f", words]).await;
+            found.stdout.is_empty().then_some(())
+        })
+        .await;
     }
 
     async fn answers(&self, model: &str) {
@@ -96,4 +116,121 @@ async fn lab_slurm_a_job_that_ends_has_said_so_and_stopped_before() {
     within(Duration::from_secs(90), "the node has left", async || cluster.mesh.listed().await.is_empty().then_some(()))
         .await;
     assert_eq!(cluster.slurm.ended(&job).await, "COMPLETED", "{}", cluster.slurm.output("worker", &job));
+}
+
+#[tokio::test]
+async fn lab_slurm_two_jobs_on_one_host_serve_beside_each_other() {
+    let cluster = Cluster::new().await;
+    // One command line, and no port in it.
+    for _ in 0..2 {
+        cluster.worker(&["--gpus=a100:1", "--time=10", "--nodelist=gpu0"], &["m"]).await;
+    }
+    cluster.mesh.serves("m", 2).await;
+    cluster.answers("m").await;
+    let nodes = cluster.mesh.listed().await;
+    let jobs: std::collections::BTreeSet<_> =
+        nodes.iter().map(|node| node["labels"]["slurm_job_id"].to_string()).collect();
+    assert_eq!(jobs.len(), 2, "{nodes:?}");
+}
+
+#[tokio::test]
+async fn lab_slurm_p49_an_agent_that_is_killed_leaves_its_accelerators_free() {
+    let cluster = Cluster::new().await;
+    let job = cluster.worker(&["--gpus=a100:2", "--time=10", "--nodelist=gpu0"], &["killed-in-a-job"]).await;
+    cluster.mesh.serves("killed-in-a-job", 1).await;
+    cluster.slurm.says("scancel", &["--batch", "--signal=KILL", &job]).await;
+    cluster.gone("engine killed-in-a-job").await;
+    cluster.slurm.ended(&job).await;
+    let free = async || {
+        let node = cluster.slurm.says("scontrol", &["show", "node", "-o", "gpu0"]).await;
+        (!node.contains("AllocTRES=cpu") && !node.contains("gres/gpu=")).then_some(())
+    };
+    eventually("they are free", free).await;
+    cluster.left().await;
+}
+
+#[tokio::test]
+async fn lab_slurm_a_job_that_is_requeued_serves_again() {
+    let cluster = Cluster::new().await;
+    let job = cluster.worker(&["--gpus=a100:1", "--time=10", "--requeue"], &["m"]).await;
+    cluster.mesh.serves("m", 1).await;
+    let before = cluster.mesh.listed().await[0]["id"].clone();
+    cluster.slurm.says("scontrol", &["requeue", &job]).await;
+    within(Duration::from_secs(120), "another run serves", async || {
+        let nodes = cluster.mesh.listed().await;
+        (cluster.mesh.ready("m").await == 1 && nodes.iter().all(|node| node["id"] != before)).then_some(())
+    })
+    .await;
+    assert_eq!(cluster.mesh.listed().await[0]["labels"]["slurm_job_id"], job);
+    cluster.answers("m").await;
+}
+
+#[tokio::test]
+async fn lab_slurm_an_engine_over_two_nodes_is_one_node_of_the_mesh_and_ends_as_one() {
+    let cluster = Cluster::new().await;
+    let script = script("worker-multinode.sbatch");
+    // The second machine's part is a process that waits.
+    let engine = "[ {rank} = 0 ] && exec \"$0\" engine two-{nodes} --port {port} --host 127.0.0.1; exec sleep 987";
+    let arguments =
+        ["--gpus-per-node=a100:1", "--mem=1000", "--time=10", script.to_str().unwrap(), "sh", "-c", engine, OTELA];
+    let job = cluster.slurm.submit("multi", &cluster.environment(), &arguments).await;
+    cluster.mesh.serves("two-2", 1).await;
+    cluster.answers("two-2").await;
+    assert_eq!(cluster.mesh.listed().await.len(), 1);
+    assert!(!cluster.slurm.run("pgrep", &["-f", "sleep 987"]).await.stdout.is_empty(), "the other machine works too");
+    cluster.slurm.says("scancel", &["--batch", "--signal=USR1", &job]).await;
+    cluster.left().await;
+    cluster.gone("sleep 987").await;
+    cluster.slurm.ended(&job).await;
+}
+
+#[tokio::test]
+async fn lab_slurm_p57_a_chain_of_jobs_serves_without_a_gap() {
+    let cluster = Cluster::new().await;
+    let (chain, worker) = (script("chain.sh"), script("worker.sbatch"));
+    let options = ["--jobs", "3", "--overlap", "75s", "week", "--gpus=a100:1", "--mem=1000", "--time=2"];
+    let mut command = tokio::process::Command::new(&chain);
+    command.args(options).arg(&worker).args([OTELA, "engine", "m", "--itl", "20ms"]);
+    command.envs(cluster.environment()).env("SLURM_CONF", cluster.slurm.conf()).current_dir(cluster.mesh.dir.path());
+    let started = command.output().await.unwrap();
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    let twice = command.output().await.unwrap();
+    assert_eq!(twice.status.code(), Some(2), "one chain of a name: {}", String::from_utf8_lossy(&twice.stderr));
+    cluster.mesh.serves("m", 1).await;
+    let (mut asked, mut jobs, mut at_once) = (0, std::collections::BTreeSet::new(), 0);
+    let mut due = tokio::time::interval(Duration::from_millis(200));
+    // Until the third one serves alone.
+    while jobs.len() < 3 || cluster.mesh.listed().await.len() > 1 {
+        due.tick().await;
+        cluster.answers("m").await;
+        asked += 1;
+        let nodes = cluster.mesh.listed().await;
+        at_once = nodes.len().max(at_once);
+        jobs.extend(nodes.iter().map(|node| node["labels"]["slurm_job_id"].to_string()));
+        assert!(asked < 2_000, "it goes on: {jobs:?}");
+    }
+    assert_eq!((jobs.len(), at_once), (3, 2), "of {asked} requests none has failed");
+    cluster.slurm.says("scancel", &["--name=otela-chain-week"]).await;
+    cluster.left().await;
+}
+
+#[tokio::test]
+async fn a_relay_on_a_login_node_is_started_once_and_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let relay = async |arguments: &[&str]| {
+        let mut command = tokio::process::Command::new(script("relay.sh"));
+        command.args(arguments).env("OTELA", OTELA).env("OTELA_RELAY_HOME", &home);
+        let done = command.output().await.unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    };
+    assert_eq!(relay(&["status"]).await.0, Some(2));
+    let flags = ["--peer-listen", "/ip4/127.0.0.1/tcp/0", "--mesh", "test"];
+    let (code, address) = relay(&[&["start"], &flags[..]].concat()).await;
+    assert_eq!(code, Some(0));
+    assert!(address.starts_with("/ip4/127.0.0.1/tcp/"), "{address}");
+    assert_eq!(relay(&["start"]).await, (Some(0), address.clone()), "it runs already");
+    assert!(relay(&["status"]).await.1.contains(&address));
+    assert_eq!(relay(&["stop"]).await.0, Some(0));
+    assert_eq!(relay(&["status"]).await.0, Some(2));
 }
