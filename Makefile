@@ -71,6 +71,10 @@ bench-placement: toolchain ## how long the placement solver takes, and how good 
 bench-chaos: toolchain ## what clients notice while nodes die, for ten minutes
 	@$(cargo) bench --locked --bench chaos -- $(ARGS)
 
+.PHONY: bench-agent
+bench-agent: toolchain ## what a node costs its machine, and how soon it does what it must
+	@$(cargo) bench --locked --bench agent -- $(ARGS)
+
 .PHONY: bench-fabric
 bench-fabric: toolchain ## what a relay costs, and how soon peers behind NATs are reached
 	@$(cargo) bench --locked --bench fabric -- $(ARGS)
