@@ -49,6 +49,7 @@ mod resume;
 mod routes;
 mod sched;
 mod slurm;
+mod slurm_jobs;
 mod streaming;
 mod support;
 mod surface;

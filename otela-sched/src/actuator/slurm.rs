@@ -129,23 +129,27 @@ impl Slurm {
         NOT_FOR_SBATCH.iter().for_each(|name| _ = sbatch.env_remove(name));
         sbatch.envs(self.environment);
         sbatch.arg("--parsable").arg(format!("--job-name={}", batch.name)).args(batch.options).arg(batch.script);
-        let said = match run(&mut sbatch, self.within).await {
-            Ok(said) => said,
-            Err(failed @ Failed::NotStarted(_)) => return Submitted::Refused(failed.line("sbatch", self.within)),
-            Err(failed @ Failed::TooLong) => return Submitted::Unknown(failed.line("sbatch", self.within)),
-        };
-        if !said.is_success {
-            let why = format!("sbatch: {}", said.trouble());
-            let said = said.err.to_lowercase();
-            let is_doubtful = said.is_empty() || DOUBTFUL.iter().any(|word| said.contains(word));
-            return if is_doubtful { Submitted::Unknown(why) } else { Submitted::Refused(why) };
+        match run(&mut sbatch, self.within).await {
+            Ok(said) => outcome(&said),
+            Err(failed @ Failed::NotStarted(_)) => Submitted::Refused(failed.line("sbatch", self.within)),
+            Err(failed @ Failed::TooLong) => Submitted::Unknown(failed.line("sbatch", self.within)),
         }
-        // NUMBER or NUMBER;CLUSTER, after what a site's own filters may say.
-        let last = said.out.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
-        match last.split(';').next().unwrap_or_default().parse() {
-            Ok(id) => Submitted::Taken(id),
-            Err(_) => Submitted::Unknown(format!("sbatch: {:?} is not the number of a job", short(last))),
-        }
+    }
+}
+
+/// What became of a job, by what `sbatch` has said.
+fn outcome(said: &Said) -> Submitted {
+    if !said.is_success {
+        let why = format!("sbatch: {}", said.trouble());
+        let words = said.err.to_lowercase();
+        let is_doubtful = words.is_empty() || DOUBTFUL.iter().any(|word| words.contains(word));
+        return if is_doubtful { Submitted::Unknown(why) } else { Submitted::Refused(why) };
+    }
+    // NUMBER or NUMBER;CLUSTER, after what a site's own filters may say.
+    let last = said.out.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    match last.split(';').next().unwrap_or_default().parse() {
+        Ok(id) => Submitted::Taken(id),
+        Err(_) => Submitted::Unknown(format!("sbatch: {:?} is not the number of a job", short(last))),
     }
 }
 
@@ -202,4 +206,41 @@ async fn run(command: &mut Command, within: Duration) -> Result<Said, Failed> {
 
 fn short(text: &str) -> &str {
     text.char_indices().nth(SAID_CHARS_MAX).map_or(text, |(end, _)| &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(is_success: bool, out: &str, err: &str) -> Submitted {
+        outcome(&Said { is_success, status: "exit status: 1".into(), out: out.into(), err: err.into() })
+    }
+
+    #[test]
+    fn what_sbatch_says_is_taken_refused_or_in_doubt() {
+        for (out, id) in [("12\n", 12), ("12;alps\n", 12), ("sbatch: a site's filter says hello\n\n 13 \n", 13)] {
+            assert_eq!(said(true, out, ""), Submitted::Taken(id));
+        }
+        let refused = said(false, "", "sbatch: error: invalid account\nsbatch: error: Batch job submission failed\n");
+        let why = "sbatch: sbatch: error: invalid account, sbatch: error: Batch job submission failed";
+        assert_eq!(refused, Submitted::Refused(why.into()));
+        for err in [
+            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+            "sbatch: error: Unable to contact slurm controller (connect failure)",
+            "sbatch: error: Zero Bytes were transmitted or received",
+            "",
+        ] {
+            assert!(matches!(said(false, "", err), Submitted::Unknown(_)), "{err}: it may be in the queue");
+        }
+        assert!(matches!(said(true, "Submitted\n", ""), Submitted::Unknown(_)));
+    }
+
+    #[test]
+    fn lines_of_the_queue() {
+        let of = |id, state: &str, name: &str| Job { id, state: state.into(), name: name.into() };
+        assert_eq!(job(" 7|RUNNING|otela-lab-a|b "), Ok(of(7, "RUNNING", "otela-lab-a|b")));
+        for bad in ["slurm_load_jobs error", "7_[1-9]|PENDING|a", "7|PENDING"] {
+            assert!(job(bad).unwrap_err().starts_with("squeue: \""), "{bad}");
+        }
+    }
 }

@@ -273,3 +273,6 @@ impl Known {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

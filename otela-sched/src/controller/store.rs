@@ -198,8 +198,12 @@ mod tests {
         fs::write(at.join("plan-00000002.unfinished"), "{").unwrap();
         fs::write(at.join("plan-18446744073709551615.json"), "{").unwrap();
         assert!(matches!(Plans::open(&at), Err(PlansError::InUse(_))), "one process at a time");
+        let unsettled = BTreeSet::from(["a100x4".to_owned()]);
+        plans.unsettle(unsettled.clone()).unwrap();
         drop(plans);
         let mut again = Plans::open(&at).unwrap();
+        assert_eq!(again.unsettled(), &unsettled, "it is not known whether these were submitted");
+        again.unsettle(BTreeSet::new()).unwrap();
         assert_eq!((again.next(), again.generation()), (2, 7));
         again.keep(&plan(2)).unwrap();
         let said = again.keep(&plan(1)).unwrap_err().to_string();

@@ -127,3 +127,6 @@ fn why(lacking: &[&str], of: &Jobs<'_>) -> String {
         of.kind.max
     )
 }
+
+#[cfg(test)]
+mod tests;

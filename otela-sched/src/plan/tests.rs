@@ -20,17 +20,17 @@ const POLICY: &str = r#"
     like = "Qwen2.5-1.5B"
     rate = 1.0
 "#;
-const QWEN: &str = "Qwen/Qwen2.5-7B-Instruct";
-const LLAMA: &str = "meta-llama/Llama-3.3-70B-Instruct";
+pub(super) const QWEN: &str = "Qwen/Qwen2.5-7B-Instruct";
+pub(super) const LLAMA: &str = "meta-llama/Llama-3.3-70B-Instruct";
 
 /// 2026.
-const NOW: u64 = 1_790_000_000_000;
+pub(super) const NOW: u64 = 1_790_000_000_000;
 
-fn policy(text: &str) -> Policy {
+pub(super) fn policy(text: &str) -> Policy {
     Policy::read("p", text, &Catalog::builtin()).unwrap()
 }
 
-fn session(n: u8) -> Session {
+pub(super) fn session(n: u8) -> Session {
     let key = Keypair::ed25519_from_bytes([n; 32]).unwrap();
     Session { peer: key.public().to_peer_id(), epoch: Epoch(1) }
 }
@@ -39,7 +39,7 @@ fn template(models: &[&str]) -> OfferedTemplate {
     OfferedTemplate { name: "vllm".into(), models: models.iter().map(|model| (*model).to_owned()).collect() }
 }
 
-fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
+pub(super) fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
     NodeSeen {
         session: session(n),
         host: format!("node-{n}"),
@@ -51,11 +51,11 @@ fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
     }
 }
 
-fn told(model: &str, state: AssignedState) -> Doing {
+pub(super) fn told(model: &str, state: AssignedState) -> Doing {
     Doing::Told { model: model.into(), state }
 }
 
-fn seen(nodes: Vec<NodeSeen>) -> Observation {
+pub(super) fn seen(nodes: Vec<NodeSeen>) -> Observation {
     Observation { nodes, now_ms: NOW, ..Observation::default() }
 }
 
