@@ -50,7 +50,10 @@ struct Scripted {
     mesh: Mesh,
     dir: PathBuf,
     scheduler: String,
+    /// One card.
     smi: PathBuf,
+    /// As many as a node of the real Slurm has, of which it lets a job see its own.
+    smi_of_all: PathBuf,
 }
 
 impl Scripted {
@@ -63,14 +66,14 @@ impl Scripted {
         let here = |text: &str| text.replace("DIR", dir.to_str().unwrap());
         executable(&bin.join("sbatch"), &here(SBATCH));
         executable(&bin.join("squeue"), &here(SQUEUE));
-        let smi = nvidia_smi(&dir, 1, "NVIDIA A100-SXM4-80GB", 81_920);
+        let [smi, smi_of_all] = [1, 4].map(|count| nvidia_smi(&dir, count, "NVIDIA A100-SXM4-80GB", 81_920));
         std::fs::write(dir.join("worker.sbatch"), "#!/bin/sh\n#SBATCH --nodes=1\n").unwrap();
         let otela = env!("CARGO_BIN_EXE_otela");
         let templates = format!("[sim]\ncommand = ['{otela}', 'engine', '{{model}}', '--port', '{{port}}']\n");
         std::fs::write(dir.join("templates.toml"), templates).unwrap();
         let key = dir.join("scheduler.key");
         let scheduler = prints(&["key", key.to_str().unwrap()]).await.trim().to_owned();
-        Self { mesh, dir, scheduler, smi }
+        Self { mesh, dir, scheduler, smi, smi_of_all }
     }
 
     fn policy(&self, rate: f64, max: u32) {
@@ -181,7 +184,8 @@ async fn a_job_is_submitted_for_what_is_lacking_and_its_node_is_given_the_model(
     node.ends().await;
     std::fs::write(slurm.dir.join("queue"), "").unwrap();
     slurm.queued(1).await;
-    assert_eq!(counts(&scheduler, "otela_sched_jobs_submitted_total{kind=\"a100\",outcome=\"taken\"}").await, 2.0);
+    let taken = "otela_sched_jobs_submitted_total{kind=\"a100\",outcome=\"taken\"}";
+    eventually("both are counted", async || (counts(&scheduler, taken).await == 2.0).then_some(())).await;
     let plans = slurm.dir.join("plans");
     let first = prints(&["sched", "explain", plans.join("plan-00000001.json").to_str().unwrap()]).await;
     assert!(first.contains("SUBMITS") && first.contains("1 more jobs of kind a100 are submitted"), "{first}");
@@ -201,7 +205,7 @@ async fn a_queue_that_cannot_be_read_is_not_an_empty_one() {
     // A job of an earlier scheduler is there: that is enough.
     std::fs::write(slurm.dir.join("queue"), "7|PENDING|otela-test-a100\n").unwrap();
     slurm.remove("lost");
-    scheduler.says("Slurm's queue is known again").await;
+    scheduler.says("Slurm's queue is known ").await;
     slurm.looks(3).await;
     assert_eq!(slurm.lines("submissions").len(), 0, "{}", scheduler.output());
     // It ends, and no node of it has joined.
@@ -227,14 +231,14 @@ async fn what_slurm_refuses_is_said_and_not_asked_for_again_at_once() {
 async fn p57_there_are_never_more_jobs_than_may_be_whoever_is_killed_in_between() {
     let slurm = Scripted::new().await;
     // Jobs wait all along, and more is asked for than can be had.
-    slurm.policy(1e6, 3);
+    slurm.policy(1e6, 4);
     let mut first = slurm.run();
-    slurm.queued(3).await;
+    slurm.queued(4).await;
     slurm.looks(2).await;
-    assert_eq!(slurm.lines("submissions").len(), 3);
+    assert_eq!(slurm.lines("submissions").len(), 4);
     first.signal("-KILL");
     first.ends().await;
-    // More may be, and the scheduler is killed while it submits: nobody knows what comes of that.
+    // One more may be, and the scheduler is killed while it submits that: nobody knows what comes of it.
     slurm.policy(1e6, 5);
     slurm.touch("hold");
     let mut second = slurm.run();
@@ -244,14 +248,10 @@ async fn p57_there_are_never_more_jobs_than_may_be_whoever_is_killed_in_between(
     slurm.policy(2e6, 5);
     let third = slurm.run();
     third.says("it is this scheduler's turn").await;
-    slurm.looks(2).await;
-    assert_eq!(slurm.lines("submissions").len(), 4, "{}", third.output());
+    slurm.looks(3).await;
+    assert_eq!(slurm.lines("submissions").len(), 5, "the fifth may still come: {}", third.output());
     slurm.remove("hold");
-    slurm.queued(4).await;
-    slurm.looks(2).await;
-    assert_eq!(slurm.lines("submissions").len(), 4, "a job may still come: {}", third.output());
-    let filled = async || (slurm.lines("queue").len() == 5).then_some(());
-    within(Duration::from_secs(90), "there are five", filled).await;
+    slurm.queued(5).await;
     slurm.looks(3).await;
     assert_eq!((slurm.lines("submissions").len(), slurm.lines("queue").len()), (5, 5), "{}", third.output());
 }
@@ -306,7 +306,7 @@ fn real_script(dir: &Path, smi: &Path) -> String {
 #[tokio::test]
 async fn lab_slurm_jobs_are_submitted_replaced_and_succeeded_in_time() {
     let (scripted, slurm) = (Scripted::new().await, Slurm::start().await);
-    std::fs::write(scripted.dir.join("worker.sbatch"), real_script(&scripted.dir, &scripted.smi)).unwrap();
+    std::fs::write(scripted.dir.join("worker.sbatch"), real_script(&scripted.dir, &scripted.smi_of_all)).unwrap();
     // A limit of two minutes: of those the node serves the first with nobody beside it.
     let policy = format!(
         "replace_before_end = 70\n[[models]]\nmodel = '{QWEN}'\nrate = 0.5\n[[slurm.jobs]]\nname = 'a100'\n\

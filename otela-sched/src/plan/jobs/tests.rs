@@ -88,9 +88,9 @@ fn as_much_as_may_be_is_given_where_that_is_not_all() {
     let decision = decides(&one(LLAMA, 1e6), Vec::new(), queue(1, 1));
     assert_eq!(submits(&decision), [("a100x4", 3)]);
     // A model that no kind can serve keeps nobody from anything, wherever it stands.
-    let large = format!("[[models]]\nmodel = \"DeepSeek-V3\"\n[[models]]\nmodel = \"{LLAMA}\"\nrate = 1e6");
+    let large = format!("[[models]]\nmodel = \"Llama-3.1-405B\"\n[[models]]\nmodel = \"{LLAMA}\"\nrate = 1e6");
     assert_eq!(submits(&decides(&wants(&large), Vec::new(), queue(0, 0))), [("a100x4", 4)]);
-    let nothing = decides(&one("DeepSeek-V3", 1.0), Vec::new(), queue(0, 0));
+    let nothing = decides(&one("Llama-3.1-405B", 1.0), Vec::new(), queue(0, 0));
     assert_eq!(submits(&nothing), []);
     assert!(lacks(&nothing).contains("larger ones, would help"), "{nothing:?}");
 }
@@ -145,6 +145,14 @@ fn plans_of_before_there_were_jobs_are_read() {
     )
     .unwrap();
     assert_eq!(plan.submit, []);
+}
+
+#[test]
+fn the_example_of_the_docs_is_read() {
+    let docs = include_str!("../../../../docs/scheduler.md");
+    let text = docs.split("```toml\n").find(|text| text.contains("[[slurm.jobs]]")).unwrap();
+    let policy = policy(text.split("```").next().unwrap());
+    assert_eq!((policy.slurm.jobs[0].max, policy.replace_before_end.as_secs()), (4, 1800));
 }
 
 #[test]
@@ -224,7 +232,7 @@ enum Job {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn there_are_never_more_than_may_be_whatever_happens(events in prop::collection::vec(event(), 1..40)) {
         let (mut jobs, mut is_known, mut rate): (Vec<Job>, _, _) = (Vec::new(), true, 0.5);
