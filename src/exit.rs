@@ -144,9 +144,8 @@ impl CommandError {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Sched(SchedError::NotPlaced { .. }) | Self::Operate(OperateError::Refused(_)) => NO,
             Self::Operate(OperateError::NoBootstrap(_) | OperateError::Several(_)) => USAGE,
-            Self::Sched(SchedError::NotJoined(_) | SchedError::Plans(PlansError::Io { .. } | PlansError::InUse(_))) => {
-                UNAVAILABLE
-            }
+            Self::Sched(SchedError::NotJoined(_) | SchedError::NoSlurm(_)) => UNAVAILABLE,
+            Self::Sched(SchedError::Plans(PlansError::Io { .. } | PlansError::InUse(_))) => UNAVAILABLE,
             Self::Sched(SchedError::Engine(error)) if !error.is_usage() => UNAVAILABLE,
             Self::Config(_) | Self::NoConfig | Self::Sched(_) | Self::Fatal(_) => USAGE,
             Self::LogFilter { .. } | Self::NotOpen(_) | Self::Traces(_) | Self::Ingress(ListenError::Tls(_)) => CONFIG,

@@ -17,6 +17,7 @@ use crate::{
     exit::CommandError,
 };
 use otela_sched::{
+    actuator::NoSlurm,
     calibrate::{MeasurementError, RecordingError, TableError},
     catalog::{Catalog, CatalogError, Unknown},
     controller::PlansError,
@@ -74,6 +75,9 @@ pub(crate) enum SchedError {
     /// Plans.
     #[error(transparent)]
     Plans(#[from] PlansError),
+    /// Jobs are wanted where there is no Slurm.
+    #[error(transparent)]
+    NoSlurm(#[from] NoSlurm),
     /// Nobody to join.
     #[error("which mesh? Name it with --bootstrap or --mesh-file")]
     NoBootstrap,

@@ -16,13 +16,15 @@ use otela_node::{
 };
 use otela_proto::payload::Role;
 use otela_sched::{
-    actuator::Overlay,
+    actuator::{Overlay, Slurm},
     catalog::Catalog,
     controller::{self, Ask, Plans, Settings},
-    plan::{Avoided, Observation, Policy, decide},
+    plan::{Avoided, JobKind, Observation, Policy, PolicyError, decide},
     view::{Loads, nodes, read_counters},
 };
 use std::{
+    env,
+    path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -41,8 +43,46 @@ const LOAD_WITHIN: Duration = Duration::from_secs(12);
 fn read(wanted: &WantedArgs) -> Result<(Policy, Catalog), CommandError> {
     let catalog = catalog(&wanted.known)?;
     let name = wanted.policy.display().to_string();
-    let policy = Policy::read(&name, &text(&wanted.policy)?, &catalog).map_err(SchedError::from)?;
+    let mut policy = Policy::read(&name, &text(&wanted.policy)?, &catalog).map_err(SchedError::from)?;
+    let beside = wanted.policy.parent().unwrap_or(Path::new(""));
+    for kind in &mut policy.slurm.jobs {
+        find_script(kind, beside, &name)?;
+    }
     Ok((policy, catalog))
+}
+
+/// Finds a kind's script from the folder of the policy, and sees that it may be submitted.
+fn find_script(kind: &mut JobKind, beside: &Path, policy: &str) -> Result<(), SchedError> {
+    let path = std::path::absolute(beside.join(&kind.script));
+    let path = path.map_err(|source| SchedError::Open { path: kind.script.clone(), source })?;
+    let what = kind.check_script(&text(&path)?);
+    let wrong = |what| format!("slurm.jobs, {:?}: {}: {what}", kind.name, kind.script.display());
+    what.map_err(|what| PolicyError::Wrong { file: policy.to_owned(), what: wrong(what) })?;
+    kind.script = path;
+    Ok(())
+}
+
+/// What jobs are to find in their environment, so that their nodes come into this mesh and follow this scheduler. What is
+/// set there already stays.
+fn environment(config: &PeerConfig) -> Vec<(String, String)> {
+    let me = config.identity.keypair().public().to_peer_id();
+    let bootstrap = config.bootstrap.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let all = [
+        ("OTELA_START_SCHEDULERS", me.to_string()),
+        ("OTELA_PEER_MESH", config.mesh.to_string()),
+        ("OTELA_PEER_BOOTSTRAP", bootstrap),
+    ];
+    let missing = all.into_iter().filter(|(name, value)| !value.is_empty() && env::var_os(name).is_none());
+    missing.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Slurm, which must be there if the policy has jobs for it.
+async fn slurm(policy: &Policy, environment: Vec<(String, String)>) -> Result<Slurm, SchedError> {
+    let slurm = Slurm::new(environment);
+    if !policy.slurm.jobs.is_empty() {
+        slurm.check().await?;
+    }
+    Ok(slurm)
 }
 
 fn ask(ingresses: Vec<Target>) -> Ask {
@@ -65,6 +105,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, CommandError> {
     let plans = Plans::open(&args.plans).map_err(SchedError::from)?;
     let (tasks, metrics, http) = (Tasks::new(), Metrics::new(), args.http);
     let config = PeerConfig { via: args.via.via, ..args.peer.config(vec![Role::Scheduler], &ANY_PORT)? };
+    let slurm = slurm(&policy, environment(&config)).await?;
     let (key, is_kept) = (config.identity.keypair().clone(), config.identity.is_kept());
     let (peer, _) = join(config, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
@@ -73,7 +114,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, CommandError> {
     if !is_kept {
         tracing::warn!("no --key was given: with the next start this is another scheduler, whom no node follows");
     }
-    let settings = Settings { policy, catalog, every: args.every, plans, ask: ask(args.wanted.ingresses) };
+    let settings = Settings { policy, catalog, every: args.every, plans, ask: ask(args.wanted.ingresses), slurm };
     let overlay = Overlay::new(peer.clone(), key);
     controller::run(settings, peer.clone(), overlay, &tasks, &metrics).await;
     leave(&peer, &tasks).await;
@@ -88,6 +129,7 @@ pub(super) async fn plan(args: PlanArgs) -> Result<ExitCode, CommandError> {
     if config.bootstrap.is_empty() && config.via.is_empty() {
         return Err(SchedError::NoBootstrap.into());
     }
+    let slurm = slurm(&policy, Vec::new()).await?;
     let tasks = Tasks::new();
     let (peer, _) = Peer::start(config, &tasks, &Metrics::new()).await?;
     let joined = timeout(JOIN_WITHIN, peer.joined()).await;
@@ -96,11 +138,14 @@ pub(super) async fn plan(args: PlanArgs) -> Result<ExitCode, CommandError> {
         return Err(SchedError::NotJoined(JOIN_WITHIN).into());
     }
     let (loads, ()) = tokio::join!(measured(args.wanted.ingresses), sleep(SETTLED_AFTER));
-    let seen = nodes(&peer.view(), args.scheduler.as_ref());
+    let view = peer.view();
+    let seen = nodes(&view, args.scheduler.as_ref());
+    let queue = controller::queue(slurm, &policy, peer.mesh().as_str(), &view).await;
     tasks.shutdown(Duration::ZERO).await;
-    let observation = Observation { nodes: seen, loads: loads?.measured() };
+    let (queue, unknown) = queue.map_or_else(|why| (None, Some(why)), |queue| (Some(queue), None));
+    let observation = Observation { nodes: seen, loads: loads?.measured(), now_ms: controller::now_ms(), queue };
     let decision = decide(&policy, &catalog, &observation, &Avoided::new());
-    plans::print_decision(args.json, &decision)
+    plans::print_decision(args.json, &decision, unknown.as_deref())
 }
 
 /// What ingresses count now, by asking them twice.

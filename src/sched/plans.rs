@@ -8,7 +8,7 @@ use crate::{
 };
 use otela_sched::{
     controller,
-    plan::{Decision, IdleNode, ModelPlan, Step},
+    plan::{Decision, IdleNode, ModelPlan, Step, Submit},
 };
 use serde_json::{Value, json};
 use std::{
@@ -29,17 +29,25 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
             plan.generation,
             humantime::format_rfc3339_seconds(made_at),
             plan.scheduler,
-        ) + &tables(&plan.models, &plan.steps, &plan.idle)
+        ) + &tables(&plan.models, &plan.steps, &plan.idle, &plan.submit)
     })
 }
 
-/// Shows what would be done.
-pub(super) fn print_decision(is_json: bool, decision: &Decision) -> Result<ExitCode, CommandError> {
-    let answer = json!({"models": decision.models, "steps": decision.steps, "idle": decision.idle});
-    print(is_json, &answer, |_| tables(&decision.models, &decision.steps, &decision.idle))
+/// Shows what would be done. `unknown` is why Slurm's queue is not known, if it was asked.
+pub(super) fn print_decision(
+    is_json: bool,
+    decision: &Decision,
+    unknown: Option<&str>,
+) -> Result<ExitCode, CommandError> {
+    let Decision { models, steps, idle, submit } = decision;
+    let answer = json!({"models": models, "steps": steps, "idle": idle, "submit": submit, "queue_unknown": unknown});
+    print(is_json, &answer, |_| {
+        let unknown = unknown.map(|why| format!("\nSlurm's queue is not known: {why}\n")).unwrap_or_default();
+        tables(models, steps, idle, submit) + &unknown
+    })
 }
 
-fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode]) -> String {
+fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode], submit: &[Submit]) -> String {
     let of_model = models.iter().map(|of| {
         let source = if of.is_measured { "measured" } else { "policy" };
         let nodes =
@@ -52,9 +60,10 @@ fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode]) -> String {
         text += &format!("{model} lacks: {lacks}\n");
     }
     text += "\n";
-    if steps.is_empty() {
+    if steps.is_empty() && submit.is_empty() {
         text += "nothing is to be changed\n";
-    } else {
+    }
+    if !steps.is_empty() {
         let of_step = steps.iter().map(|step| {
             let serve = step.serve.as_ref().map_or_else(
                 || ["nothing".to_owned(), String::new()],
@@ -68,6 +77,11 @@ fn tables(models: &[ModelPlan], steps: &[Step], idle: &[IdleNode]) -> String {
         });
         text += &columns(["NODE", "HAS", "SERVES", "HOW"], of_step);
         text += &reasons(steps.iter().map(|step| (node(&step.host, &step.node), step.why.as_str())));
+    }
+    if !submit.is_empty() {
+        text += if steps.is_empty() { "" } else { "\n" };
+        text += &columns(["SUBMITS", "JOBS"], submit.iter().map(|of| [of.kind.clone(), of.count.to_string()]));
+        text += &reasons(submit.iter().map(|of| (of.kind.clone(), of.why.as_str())));
     }
     if !idle.is_empty() {
         text += "\n";

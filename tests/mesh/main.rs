@@ -50,6 +50,7 @@ mod resume;
 mod routes;
 mod sched;
 mod slurm;
+mod slurm_jobs;
 mod streaming;
 mod supervise;
 mod support;

@@ -29,7 +29,7 @@ rate = 1.0
 "#;
 
 /// What `nvidia-smi` says on a machine with so many cards of this name.
-fn nvidia_smi(dir: &Path, count: usize, name: &str, mib: u32) -> PathBuf {
+pub(crate) fn nvidia_smi(dir: &Path, count: usize, name: &str, mib: u32) -> PathBuf {
     let bin = dir.join(format!("bin-{count}-{}", name.replace(' ', "-")));
     std::fs::create_dir_all(&bin).unwrap();
     let list = (0..count).map(|n| format!("echo 'GPU {n}: {name} (UUID: GPU-{n})'; ")).collect::<String>();
@@ -42,7 +42,7 @@ fn nvidia_smi(dir: &Path, count: usize, name: &str, mib: u32) -> PathBuf {
 }
 
 /// What a command prints.
-async fn prints(arguments: &[&str]) -> String {
+pub(crate) async fn prints(arguments: &[&str]) -> String {
     let done = Command::new(env!("CARGO_BIN_EXE_otela")).args(arguments).stdin(Stdio::null()).output().await.unwrap();
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(done.status.success(), "{arguments:?}: {said}");

@@ -1,8 +1,10 @@
 //! How a plan's steps are carried out.
 
 mod overlay;
+mod slurm;
 
 pub use overlay::Overlay;
+pub use slurm::{Batch, Job, NoSlurm, Slurm, Submitted};
 
 use otela_proto::assignment::Directive;
 use std::future::Future;

@@ -1,18 +1,22 @@
 //! The scheduler at work: it looks, plans, and tells idle nodes what to serve, as long as it is its turn.
 
+mod jobs;
 mod lease;
 mod memory;
+mod queue;
 mod store;
 
+pub use queue::queue;
 pub use store::{Plans, PlansError, read};
 
 use crate::{
-    actuator::{Actuator, NotApplied},
+    actuator::{Actuator, NotApplied, Slurm},
     catalog::Catalog,
     plan::{Decision, Observation, Plan, Policy, Step, decide},
     view::{Counted, Loads, nodes},
 };
 use futures::future::{BoxFuture, join_all};
+use jobs::Jobs;
 use lease::{Lease, Turn};
 use memory::Memory;
 use otela_node::{
@@ -57,6 +61,8 @@ pub struct Settings {
     pub plans: Plans,
     /// How it asks ingresses.
     pub ask: Ask,
+    /// What submits the policy's jobs.
+    pub slurm: Slurm,
 }
 
 impl fmt::Debug for Settings {
@@ -86,6 +92,7 @@ struct Controller<A> {
     actuator: A,
     lease: Lease,
     memory: Memory,
+    jobs: Jobs,
     loads: Loads,
     counters: Counters,
     started: Instant,
@@ -106,7 +113,11 @@ pub async fn run<A: Actuator>(settings: Settings, peer: Peer, actuator: A, tasks
         r.register("otela_sched_steps", "Orders given to nodes, by what came of them", c.steps);
         r.register("otela_sched_ingresses_silent", "Times that an ingress did not tell what it counts", c.unasked);
     });
+    let mesh = peer.mesh().to_string();
+    let jobs = Jobs::new(settings.slurm.clone(), &settings.policy, mesh, &settings.plans, settings.every);
+    jobs.register(metrics);
     let mut controller = Controller {
+        jobs,
         lease: Lease::new(peer.id()),
         peer,
         settings,
@@ -144,7 +155,14 @@ impl<A: Actuator> Controller<A> {
                 Turn::Act(_) | Turn::Watch(_) => self.settings.every,
             };
             // Nobody changes anything for as long as it takes: that is the time to look at loads again.
-            let _ = timeout(wait, changes.changed()).await;
+            let done = tokio::select! {
+                _ = timeout(wait, changes.changed()) => None,
+                done = self.jobs.done() => Some(done),
+            };
+            if let Some(done) = done {
+                self.jobs.take(done, &self.peer.view(), &mut self.settings.plans);
+                continue;
+            }
             sleep(TOGETHER).await;
         }
     }
@@ -169,6 +187,8 @@ impl<A: Actuator> Controller<A> {
         }
         if let Turn::Act(generation) = turn {
             self.act(generation).await;
+        } else {
+            self.jobs.rest();
         }
         turn
     }
@@ -199,13 +219,17 @@ impl<A: Actuator> Controller<A> {
     }
 
     async fn act(&mut self, generation: u64) {
-        let mut seen = nodes(&self.peer.view(), Some(&self.peer.id()));
+        let view = self.peer.view();
+        let mut seen = nodes(&view, Some(&self.peer.id()));
         self.memory.complete(&mut seen);
         let avoided = self.memory.avoided(&seen, self.settings.policy.retry_after);
-        let observation = Observation { nodes: seen, loads: self.loads.measured() };
+        let (queue, is_settled) = self.jobs.seen(&view);
+        let observation = Observation { nodes: seen, loads: self.loads.measured(), now_ms: now_ms(), queue };
         let decision = decide(&self.settings.policy, &self.settings.catalog, &observation, &avoided);
-        self.say_lacks(&decision, observation.nodes.iter().any(|node| !node.templates.is_empty()));
-        if decision.steps.is_empty() {
+        if is_settled {
+            self.say_lacks(&decision, observation.nodes.iter().any(|node| !node.templates.is_empty()));
+        }
+        if decision.steps.is_empty() && decision.submit.is_empty() {
             return;
         }
         let plan = self.plan(generation, decision);
@@ -214,9 +238,12 @@ impl<A: Actuator> Controller<A> {
             return;
         }
         self.counters.plans.inc();
-        tracing::info!(plan = plan.number, steps = plan.steps.len(), "a new plan");
+        tracing::info!(plan = plan.number, steps = plan.steps.len(), jobs = plan.jobs(), "a new plan");
         self.claim(Some(generation)).await;
         self.carry_out(&plan).await;
+        if let Err(error) = self.jobs.submit(&plan.submit, &mut self.settings.plans) {
+            tracing::error!(error = chain(&error), "what cannot be kept is not submitted");
+        }
     }
 
     /// Says which models lack something, when that has changed.
@@ -238,17 +265,17 @@ impl<A: Actuator> Controller<A> {
         self.lacking = Some((lacking, is_followed));
     }
 
-    fn plan(&self, generation: u64, Decision { models, steps, idle }: Decision) -> Plan {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    fn plan(&self, generation: u64, Decision { models, steps, idle, submit }: Decision) -> Plan {
         Plan {
             number: self.settings.plans.next(),
             generation,
             scheduler: self.peer.id().to_string(),
             mesh: self.peer.mesh().to_string(),
-            made_at_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            made_at_ms: now_ms(),
             models,
             steps,
             idle,
+            submit,
         }
     }
 
@@ -286,6 +313,12 @@ impl<A: Actuator> Controller<A> {
             }
         }
     }
+}
+
+/// Now, in milliseconds since the Unix epoch.
+pub fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The order that a step gives.

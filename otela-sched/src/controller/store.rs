@@ -2,6 +2,7 @@
 
 use crate::plan::Plan;
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::Write as _,
     path::{Path, PathBuf},
@@ -9,6 +10,9 @@ use std::{
 
 /// No scheduler lives to make as many.
 const NUMBER_MAX: u64 = u64::MAX >> 16;
+
+/// The file of kinds of jobs that are being submitted.
+const UNSETTLED: &str = "submitting.json";
 
 /// A directory of plans.
 #[derive(Debug)]
@@ -18,6 +22,8 @@ pub struct Plans {
     _lock: fs::File,
     /// Number and generation of the newest.
     last: (u64, u64),
+    /// Kinds of which jobs are being submitted, or were perhaps.
+    unsettled: BTreeSet<String>,
 }
 
 /// Plans cannot be kept or read.
@@ -67,7 +73,8 @@ impl Plans {
             Err(fs::TryLockError::Error(source)) => return Err(io(source)),
         }
         let numbers = fs::read_dir(dir).map_err(io)?.filter_map(|entry| number(&entry.ok()?.path()));
-        let mut plans = Self { dir: dir.to_owned(), _lock: lock, last: (0, 0) };
+        let unsettled = read_unsettled(&dir.join(UNSETTLED))?;
+        let mut plans = Self { dir: dir.to_owned(), _lock: lock, last: (0, 0), unsettled };
         if let Some(last) = numbers.max() {
             plans.last = (last, read(&plans.path(last))?.generation);
         }
@@ -90,25 +97,55 @@ impl Plans {
     /// [`PlansError`]; then it is not to be carried out.
     pub fn keep(&mut self, plan: &Plan) -> Result<(), PlansError> {
         let path = self.path(plan.number);
-        let written = || -> io::Result<()> {
-            let unfinished = path.with_extension("unfinished");
-            let mut file = fs::File::create(&unfinished)?;
-            file.write_all(&serde_json::to_vec_pretty(plan)?)?;
-            file.sync_all()?;
+        let written = || {
             // Nobody else writes here, so nothing comes between.
             if path.exists() {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            fs::rename(&unfinished, &path)?;
-            fs::File::open(&self.dir)?.sync_all()
+            write(&path.with_extension("unfinished"), &path, &serde_json::to_vec_pretty(plan)?)
         };
         written().map_err(|source| PlansError::Io { path: path.clone(), source })?;
         self.last = (plan.number, plan.generation);
         Ok(())
     }
 
+    /// Kinds of Slurm jobs of which nobody knows whether the last ones were taken.
+    pub(super) fn unsettled(&self) -> &BTreeSet<String> {
+        &self.unsettled
+    }
+
+    /// Keeps these kinds in place of those: on the disk when this returns.
+    pub(super) fn unsettle(&mut self, kinds: BTreeSet<String>) -> Result<(), PlansError> {
+        if kinds == self.unsettled {
+            return Ok(());
+        }
+        let path = self.dir.join(UNSETTLED);
+        let written = || write(&path.with_extension("unfinished"), &path, &serde_json::to_vec(&kinds)?);
+        written().map_err(|source| PlansError::Io { path: path.clone(), source })?;
+        self.unsettled = kinds;
+        Ok(())
+    }
+
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(format!("plan-{number:08}.json"))
+    }
+}
+
+/// All of a file or nothing, and on the disk when this returns.
+fn write(unfinished: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create(unfinished)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(unfinished, path)?;
+    path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())
+}
+
+fn read_unsettled(path: &Path) -> Result<BTreeSet<String>, PlansError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+        Err(source) => Err(PlansError::Read { path: path.to_owned(), source }),
+        Ok(text) => serde_json::from_slice(&text)
+            .map_err(|error| PlansError::NotAPlan { path: path.to_owned(), what: error.to_string() }),
     }
 }
 
@@ -146,6 +183,7 @@ mod tests {
             models: Vec::new(),
             steps: Vec::new(),
             idle: Vec::new(),
+            submit: Vec::new(),
         }
     }
 
@@ -160,8 +198,12 @@ mod tests {
         fs::write(at.join("plan-00000002.unfinished"), "{").unwrap();
         fs::write(at.join("plan-18446744073709551615.json"), "{").unwrap();
         assert!(matches!(Plans::open(&at), Err(PlansError::InUse(_))), "one process at a time");
+        let unsettled = BTreeSet::from(["a100x4".to_owned()]);
+        plans.unsettle(unsettled.clone()).unwrap();
         drop(plans);
         let mut again = Plans::open(&at).unwrap();
+        assert_eq!(again.unsettled(), &unsettled, "it is not known whether these were submitted");
+        again.unsettle(BTreeSet::new()).unwrap();
         assert_eq!((again.next(), again.generation()), (2, 7));
         again.keep(&plan(2)).unwrap();
         let said = again.keep(&plan(1)).unwrap_err().to_string();

@@ -1,17 +1,23 @@
 //! From what was seen to what is to be done.
 
 use super::{
-    capacity::{Capacity, accelerator, capacity},
+    capacity::{Capacity, accelerator},
+    give::give,
+    jobs,
     observation::{Card, Doing, NodeSeen, Observation},
-    policy::{ModelPolicy, Policy},
-    record::{IdleNode, ModelPlan, Serve, Step},
+    policy::Policy,
+    record::{IdleNode, ModelPlan, Serve, Step, Submit},
+    wanted::Wanted,
 };
 use crate::{
-    catalog::{Accelerator, Catalog, Model},
-    place::{Gives, Kind, TooManyTypes, least_enough},
+    catalog::{Accelerator, Catalog},
+    place::{Gives, Kind},
 };
 use otela_proto::{assignment::AssignedState, id::Session};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// Sessions that a model is not to be placed on for now, such as where it has just failed.
 pub type Avoided = BTreeSet<(Session, String)>;
@@ -25,18 +31,26 @@ pub struct Decision {
     pub steps: Vec<Step>,
     /// As in [`super::Plan::idle`].
     pub idle: Vec<IdleNode>,
+    /// As in [`super::Plan::submit`].
+    pub submit: Vec<Submit>,
 }
 
-/// How often the share of the load that can be borne is halved in on, where that is not all of it: to one in a billion.
-const HALVINGS: u32 = 30;
-
 /// What is to be done. Nodes that serve go on as they are; nodes whose model nobody wants any more are to be idle, and idle
-/// ones get what is missing, on as little as will do. The same observation gives the same decision.
+/// ones get what is missing, on as little as will do; what is then still missing is asked of Slurm. Nodes that end soon are
+/// left alone and not reckoned with. The same observation gives the same decision.
 pub fn decide(policy: &Policy, catalog: &Catalog, seen: &Observation, avoided: &Avoided) -> Decision {
     let mut wanted: Vec<Wanted<'_>> =
         policy.models.iter().filter_map(|of| Wanted::new(of, policy, catalog, seen)).collect();
     let (mut steps, mut free, mut idle) = (Vec::new(), Vec::new(), Vec::new());
+    let mut stay = Vec::new();
     for node in &seen.nodes {
+        match ends_soon(node, seen.now_ms, policy.replace_before_end) {
+            None => stay.push(node),
+            Some(why) if matches!(node.doing, Doing::Nothing) || has_failed(node) => idle.push(idle_node(node, why)),
+            Some(_) => {}
+        }
+    }
+    for node in stay {
         match &node.doing {
             Doing::Told { model, state } if *state != AssignedState::Failed => {
                 if let Some(of) = wanted.iter_mut().find(|of| of.policy.model == *model) {
@@ -59,113 +73,65 @@ pub fn decide(policy: &Policy, catalog: &Catalog, seen: &Observation, avoided: &
             }
         }
     }
-    let groups = Group::all(&free, policy);
-    let given = give(&wanted, &groups);
+    let (used, trouble) = place(&mut wanted, &Group::all(&free, policy), &mut steps);
+    for node in free.iter().filter(|node| !used.contains(&node.seen.session)) {
+        idle.push(idle_node(node.seen, node.why_not(&wanted)));
+    }
+    let asked = jobs::ask(&wanted, policy, catalog, seen);
+    let more = || "more idle nodes that may start it, or larger ones, would help".to_owned();
+    let remedy = [trouble, asked.remedy].into_iter().flatten().collect::<Vec<_>>();
+    let remedy = if remedy.is_empty() { more() } else { remedy.join("; ") };
+    let models = wanted.iter().map(|of| of.plan(&remedy)).collect();
+    Decision { models, steps, idle, submit: asked.submit }
+}
+
+/// Gives idle nodes to the models that lack something. Which sessions are used, and what was in the way.
+fn place(
+    wanted: &mut [Wanted<'_>],
+    groups: &[Group<'_>],
+    steps: &mut Vec<Step>,
+) -> (BTreeSet<Session>, Option<String>) {
+    let count = |group: &Group<'_>| u32::try_from(group.nodes.len()).unwrap_or(u32::MAX);
+    let kinds: Vec<Kind> = groups.iter().map(|group| Kind { count: count(group), cost: group.cost }).collect();
+    let gives_to = |of: &Wanted<'_>| -> Vec<Gives> {
+        let can = |(kind, group): (usize, &Group<'_>)| {
+            let (_, rate) = group.nodes[0].serves(of)?;
+            Some(Gives { kind, of: vec![rate, 1.0] })
+        };
+        groups.iter().enumerate().filter_map(can).collect()
+    };
+    let gives: Vec<_> = wanted.iter().map(gives_to).collect();
+    let given = give(wanted, &kinds, &gives);
     let mut used = BTreeSet::new();
-    for (of, given) in wanted.iter_mut().zip(&given.nodes) {
+    for (of, given) in wanted.iter_mut().zip(&given.of) {
         for (group, count) in groups.iter().zip(given) {
             let unused: Vec<_> = group.nodes.iter().filter(|node| !used.contains(&node.seen.session)).collect();
             for node in unused.into_iter().take(*count as usize) {
                 let Some((serve, rate)) = node.serves(of) else { continue };
                 used.insert(node.seen.session);
                 steps.push(step(node.seen, Some(serve), of.why(rate)));
-                of.nodes_added += 1;
-                of.bears += rate;
+                of.gets(rate);
             }
         }
     }
-    for node in free.iter().filter(|node| !used.contains(&node.seen.session)) {
-        idle.push(idle_node(node.seen, node.why_not(&wanted)));
-    }
-    let models = wanted.iter().map(|of| of.plan(policy, given.trouble.as_ref())).collect();
-    Decision { models, steps, idle }
+    (used, given.trouble.map(|trouble| trouble.to_string()))
 }
 
-/// A model that is wanted, and what it has.
-#[derive(Debug)]
-struct Wanted<'a> {
-    policy: &'a ModelPolicy,
-    model: &'a Model,
-    rate: f64,
-    tokens: (f64, f64),
-    is_measured: bool,
-    headroom: f64,
-    nodes: u32,
-    nodes_added: u32,
-    bears: f64,
+fn has_failed(node: &NodeSeen) -> bool {
+    matches!(node.doing, Doing::Told { state: AssignedState::Failed, .. })
 }
 
-impl<'a> Wanted<'a> {
-    fn new(of: &'a ModelPolicy, policy: &Policy, catalog: &'a Catalog, seen: &Observation) -> Option<Self> {
-        // Names were checked when the policy was read.
-        let model = catalog.model(of.catalog_name()).ok()?;
-        let measured = seen.loads.get(&of.model);
-        Some(Self {
-            policy: of,
-            model,
-            rate: measured.map_or(of.rate, |measured| measured.rate.max(of.rate)),
-            tokens: measured.and_then(|measured| measured.tokens).unwrap_or((of.prompt, of.answer)),
-            is_measured: measured.is_some_and(|measured| measured.rate >= of.rate),
-            headroom: policy.headroom,
-            nodes: 0,
-            nodes_added: 0,
-            bears: 0.0,
-        })
-    }
-
-    /// A node serves it already.
-    fn has(&mut self, catalog: &Catalog, node: &NodeSeen) {
-        self.nodes += 1;
-        let accelerator = node.cards.as_ref().and_then(|card| Some((accelerator(catalog, card).ok()?, card.count)));
-        let rate = accelerator.and_then(|(accelerator, count)| self.capacity(accelerator, count)).map(|can| can.rate);
-        // Of what is not in the catalog nobody knows what it can do: it serves, so it counts as enough.
-        self.bears += rate.unwrap_or(self.rate * self.headroom);
-    }
-
-    fn capacity(&self, accelerator: &Accelerator, count: u32) -> Option<Capacity> {
-        capacity(self.model, accelerator, count, self.tokens)
-    }
-
-    /// What is missing: requests a second, if so much of the load is to be borne, and nodes.
-    fn needs(&self, share: f64) -> Vec<f64> {
-        let rate = (share * self.rate * self.headroom - self.bears).max(0.0);
-        vec![rate, f64::from(self.policy.nodes_min.saturating_sub(self.nodes + self.nodes_added))]
-    }
-
-    fn why(&self, rate: f64) -> String {
+/// Why a node is not reckoned with, if it ends within `before`.
+fn ends_soon(node: &NodeSeen, now_ms: u64, before: Duration) -> Option<String> {
+    let left = Duration::from_millis(node.ends_at_ms?.saturating_sub(now_ms));
+    let soon = || {
         format!(
-            "{} gets {:.3} requests a second; what runs can do {:.3}, and it bears {:.3} more",
-            self.policy.model, self.rate, self.bears, rate
+            "it ends in {} s, and nodes that end within {} s (replace_before_end) are given nothing",
+            left.as_secs(),
+            before.as_secs()
         )
-    }
-
-    fn plan(&self, policy: &Policy, trouble: Option<&TooManyTypes>) -> ModelPlan {
-        let nodes = self.nodes + self.nodes_added;
-        let is_enough = self.bears >= self.rate * policy.headroom * (1.0 - 1e-9) && nodes >= self.policy.nodes_min;
-        let lacks = (!is_enough).then(|| {
-            let what = trouble.map_or_else(
-                || "more idle nodes that may start it, or larger ones, would help".to_owned(),
-                ToString::to_string,
-            );
-            format!(
-                "{nodes} nodes of {}, {:.3} of {:.3} requests a second: {what}",
-                self.policy.nodes_min,
-                self.bears,
-                self.rate * policy.headroom
-            )
-        });
-        ModelPlan {
-            model: self.policy.model.clone(),
-            rate: self.rate,
-            prompt: self.tokens.0,
-            answer: self.tokens.1,
-            is_measured: self.is_measured,
-            nodes,
-            nodes_added: self.nodes_added,
-            bears: self.bears,
-            lacks,
-        }
-    }
+    };
+    (left < before).then(soon)
 }
 
 /// An idle node, and what it can do for each of the wanted models.
@@ -226,8 +192,7 @@ impl<'a> Free<'a> {
         if self.can.is_empty() {
             return self.why_nothing(wanted);
         }
-        let lacking = wanted.iter().any(|of| of.needs(1.0).iter().any(|need| *need > 1e-9));
-        if lacking {
+        if wanted.iter().any(Wanted::lacks) {
             "what is still lacking does not fit here".to_owned()
         } else {
             "a spare: all have enough".to_owned()
@@ -259,62 +224,6 @@ impl<'a> Group<'a> {
         };
         groups.into_values().map(group).collect()
     }
-}
-
-/// What the models get.
-struct Given {
-    /// Nodes by model and group.
-    nodes: Vec<Vec<u32>>,
-    trouble: Option<TooManyTypes>,
-}
-
-/// As much of what is needed as can be given: all, or the same share of everybody's load, or what the first models need.
-fn give(wanted: &[Wanted<'_>], groups: &[Group<'_>]) -> Given {
-    let nothing = vec![vec![0; groups.len()]; wanted.len()];
-    let count = |group: &Group<'_>| u32::try_from(group.nodes.len()).unwrap_or(u32::MAX);
-    let kinds: Vec<Kind> = groups.iter().map(|group| Kind { count: count(group), cost: group.cost }).collect();
-    let gives: Vec<Vec<Gives>> = wanted
-        .iter()
-        .map(|of| {
-            let can = |(kind, group): (usize, &Group<'_>)| {
-                let (_, rate) = group.nodes[0].serves(of)?;
-                Some(Gives { kind, of: vec![rate, 1.0] })
-            };
-            groups.iter().enumerate().filter_map(can).collect()
-        })
-        .collect();
-    let try_at = |share: &dyn Fn(usize) -> Option<f64>| {
-        let needs =
-            |(nth, of): (usize, &Wanted<'_>)| share(nth).map_or_else(|| vec![0.0, 0.0], |share| of.needs(share));
-        least_enough(&kinds, &wanted.iter().enumerate().map(needs).collect::<Vec<_>>(), &gives)
-    };
-    let of_all = |share: f64| try_at(&|_| Some(share));
-    match of_all(1.0) {
-        Ok(Some(nodes)) => return Given { nodes, trouble: None },
-        Err(trouble) => return Given { nodes: nothing, trouble: Some(trouble) },
-        Ok(None) => {}
-    }
-    if let Ok(Some(mut nodes)) = of_all(0.0) {
-        let (mut low, mut high) = (0.0, 1.0);
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(low, high);
-            match of_all(middle) {
-                Ok(Some(found)) => (low, nodes) = (middle, found),
-                _ => high = middle,
-            }
-        }
-        return Given { nodes, trouble: None };
-    }
-    // Not even a node for each: those that the operator names first.
-    let (mut served, mut nodes) = (Vec::new(), nothing);
-    for nth in 0..wanted.len() {
-        served.push(nth);
-        match try_at(&|model| served.contains(&model).then_some(0.0)) {
-            Ok(Some(given)) => nodes = given,
-            _ => _ = served.pop(),
-        }
-    }
-    Given { nodes, trouble: None }
 }
 
 fn step(node: &NodeSeen, serve: Option<Serve>, why: String) -> Step {

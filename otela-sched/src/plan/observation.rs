@@ -13,6 +13,21 @@ pub struct Observation {
     pub nodes: Vec<NodeSeen>,
     /// What ingresses have measured, by model.
     pub loads: BTreeMap<String, Measured>,
+    /// When this was, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// Jobs in Slurm's queue, by the kinds of the policy; none, if nobody knows.
+    pub queue: Option<BTreeMap<String, KindSeen>>,
+}
+
+/// The jobs of one kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KindSeen {
+    /// All of them, in whatever state.
+    pub queued: u32,
+    /// Those whose node is still to join.
+    pub coming: u32,
+    /// Why no further one is to be submitted now, if so.
+    pub paused: Option<String>,
 }
 
 /// A node.

@@ -1,5 +1,6 @@
 //! What an operator wants served: a file, TOML.
 
+use super::kinds::SlurmPolicy;
 use crate::{
     catalog::{Catalog, Unknown},
     text::from_toml,
@@ -23,6 +24,12 @@ pub struct Policy {
     /// A node where a model has failed is not told to serve that again for this long.
     #[serde(default = "ten_minutes", with = "seconds")]
     pub retry_after: Duration,
+    /// Nodes that end sooner than this are not reckoned with any more, so that their successors are ready in time.
+    #[serde(default = "half_an_hour", with = "seconds")]
+    pub replace_before_end: Duration,
+    /// What may be submitted to Slurm.
+    #[serde(default)]
+    pub slurm: SlurmPolicy,
 }
 
 /// What is wanted of one model.
@@ -54,6 +61,10 @@ fn some_headroom() -> f64 {
 
 fn ten_minutes() -> Duration {
     Duration::from_mins(10)
+}
+
+fn half_an_hour() -> Duration {
+    Duration::from_mins(30)
 }
 
 fn usual_prompt() -> f64 {
@@ -120,6 +131,9 @@ impl Policy {
         for name in policy.prices.keys() {
             catalog.accelerator(name).map_err(unknown("prices".to_owned()))?;
         }
+        if let Some((place, what)) = policy.slurm.unknown(catalog) {
+            return Err(unknown(place)(what));
+        }
         Ok(policy)
     }
 
@@ -146,7 +160,7 @@ impl Policy {
                 return Err(format!("{}: prompt and answer are from 1 on", of.model));
             }
         }
-        Ok(())
+        self.slurm.check()
     }
 }
 

@@ -21,6 +21,16 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Nodes that stay as they are though they serve nothing, and why.
     pub idle: Vec<IdleNode>,
+    /// Jobs that are to be submitted.
+    #[serde(default)]
+    pub submit: Vec<Submit>,
+}
+
+impl Plan {
+    /// How many jobs are to be submitted, of all kinds.
+    pub fn jobs(&self) -> u32 {
+        self.submit.iter().map(|submit| submit.count).sum()
+    }
 }
 
 /// One model in a plan.
@@ -86,5 +96,16 @@ pub struct IdleNode {
     /// Its accelerators.
     pub accelerators: String,
     /// Why nothing is placed on it.
+    pub why: String,
+}
+
+/// Slurm jobs of one kind that are to be submitted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submit {
+    /// The kind, by its name in the policy.
+    pub kind: String,
+    /// How many.
+    pub count: u32,
+    /// Why.
     pub why: String,
 }

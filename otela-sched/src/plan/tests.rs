@@ -20,14 +20,17 @@ const POLICY: &str = r#"
     like = "Qwen2.5-1.5B"
     rate = 1.0
 "#;
-const QWEN: &str = "Qwen/Qwen2.5-7B-Instruct";
-const LLAMA: &str = "meta-llama/Llama-3.3-70B-Instruct";
+pub(super) const QWEN: &str = "Qwen/Qwen2.5-7B-Instruct";
+pub(super) const LLAMA: &str = "meta-llama/Llama-3.3-70B-Instruct";
 
-fn policy(text: &str) -> Policy {
+/// 2026.
+pub(super) const NOW: u64 = 1_790_000_000_000;
+
+pub(super) fn policy(text: &str) -> Policy {
     Policy::read("p", text, &Catalog::builtin()).unwrap()
 }
 
-fn session(n: u8) -> Session {
+pub(super) fn session(n: u8) -> Session {
     let key = Keypair::ed25519_from_bytes([n; 32]).unwrap();
     Session { peer: key.public().to_peer_id(), epoch: Epoch(1) }
 }
@@ -36,7 +39,7 @@ fn template(models: &[&str]) -> OfferedTemplate {
     OfferedTemplate { name: "vllm".into(), models: models.iter().map(|model| (*model).to_owned()).collect() }
 }
 
-fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
+pub(super) fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
     NodeSeen {
         session: session(n),
         host: format!("node-{n}"),
@@ -48,12 +51,16 @@ fn node(n: u8, kind: &str, count: u32) -> NodeSeen {
     }
 }
 
-fn told(model: &str, state: AssignedState) -> Doing {
+pub(super) fn told(model: &str, state: AssignedState) -> Doing {
     Doing::Told { model: model.into(), state }
 }
 
+pub(super) fn seen(nodes: Vec<NodeSeen>) -> Observation {
+    Observation { nodes, now_ms: NOW, ..Observation::default() }
+}
+
 fn decided(nodes: Vec<NodeSeen>) -> Decision {
-    decide(&policy(POLICY), &Catalog::builtin(), &Observation { nodes, loads: BTreeMap::new() }, &Avoided::new())
+    decide(&policy(POLICY), &Catalog::builtin(), &seen(nodes), &Avoided::new())
 }
 
 /// Who serves what, by the last byte of the node's number.
@@ -108,7 +115,7 @@ fn what_ingresses_measure_counts_and_more_load_gets_more_nodes() {
     let with = |rate| {
         let measured = Measured { rate, tokens: Some((1000.0, 500.0)) };
         let loads = BTreeMap::from([("Qwen2.5-7B".to_owned(), measured)]);
-        decide(&policy, &Catalog::builtin(), &Observation { nodes: nodes.clone(), loads }, &Avoided::new())
+        decide(&policy, &Catalog::builtin(), &Observation { loads, ..seen(nodes.clone()) }, &Avoided::new())
     };
     let counts: Vec<_> = [0.1, 5.0, 20.0, 1e6].map(|rate| with(rate).steps.len()).to_vec();
     assert!(counts[0] == 1 && counts[1] >= 1 && counts[2] > counts[1] && counts[3] == 8, "{counts:?}");
@@ -145,7 +152,7 @@ fn where_a_model_has_just_failed_it_is_not_tried_again_at_once() {
     let mut failed = node(1, "A100-80GB", 1);
     failed.doing = told("small", AssignedState::Failed);
     let policy = policy("[[models]]\nmodel = \"small\"\nlike = \"Qwen2.5-1.5B\"");
-    let seen = Observation { nodes: vec![failed, node(2, "A100-80GB", 4)], loads: BTreeMap::new() };
+    let seen = seen(vec![failed, node(2, "A100-80GB", 4)]);
     let avoided = Avoided::from([(session(1), "small".to_owned())]);
     let decision = decide(&policy, &Catalog::builtin(), &seen, &avoided);
     assert_eq!(serves(&decision, &seen.nodes), [None, Some("small".to_owned())]);
@@ -160,7 +167,7 @@ fn models_that_nobody_wants_any_more_make_room() {
     nodes[1].doing = Doing::Own(vec!["own".into()]);
     nodes[2].doing = told("small", AssignedState::Serving);
     let policy = policy("[[models]]\nmodel = \"small\"\nlike = \"Qwen2.5-1.5B\"");
-    let seen = Observation { nodes, loads: BTreeMap::new() };
+    let seen = seen(nodes);
     let decision = decide(&policy, &Catalog::builtin(), &seen, &Avoided::new());
     assert_eq!(decision.steps.len(), 1);
     assert_eq!((&decision.steps[0].serve, decision.steps[0].host.as_str()), (&None, "node-1"));
@@ -200,7 +207,7 @@ proptest! {
             node
         }).collect();
         let loads = BTreeMap::from([(QWEN.to_owned(), Measured { rate, tokens: None })]);
-        let seen = Observation { nodes: nodes.clone(), loads };
+        let seen = Observation { loads, ..seen(nodes.clone()) };
         let decision = decide(&policy(POLICY), &Catalog::builtin(), &seen, &Avoided::new());
         let mut given: Vec<_> = decision.steps.iter().map(|step| step.node.clone()).collect();
         given.sort();

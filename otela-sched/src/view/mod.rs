@@ -4,4 +4,4 @@ mod load;
 mod nodes;
 
 pub use load::{Counted, Loads, read_counters};
-pub use nodes::nodes;
+pub use nodes::{JobNode, job_nodes, nodes};
