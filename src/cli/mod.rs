@@ -17,7 +17,7 @@ mod sign;
 mod start;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
-pub(crate) use doctor::{As, DoctorArgs};
+pub(crate) use doctor::{As, DoctorArgs, GpuArgs, JobArgs, PlaceArgs};
 pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen, live_flags};
