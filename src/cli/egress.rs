@@ -65,6 +65,15 @@ impl EgressArgs {
         Some((variable, proxy.err()?))
     }
 
+    /// What the environment says of proxies, as it is: for each variable what it says in small letters and in capitals.
+    pub(crate) fn spelled(&self) -> [(&'static str, &str, &str); 3] {
+        [
+            ("https_proxy", &self.https_proxy, &self.https_proxy_upper),
+            ("all_proxy", &self.all_proxy, &self.all_proxy_upper),
+            ("no_proxy", &self.no_proxy, &self.no_proxy_upper),
+        ]
+    }
+
     fn named_proxy(&self) -> Option<(&'static str, Result<Proxy, ProxyError>)> {
         let named = [
             ("https_proxy", &self.https_proxy),

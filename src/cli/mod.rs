@@ -20,7 +20,7 @@ mod start;
 mod supervise;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
-pub(crate) use doctor::{As, DoctorArgs};
+pub(crate) use doctor::{As, DoctorArgs, GpuArgs, JobArgs, PlaceArgs};
 pub(crate) use egress::NoCertificate;
 pub(crate) use engine::EngineArgs;
 pub(crate) use ingress::{IngressArgs, NotOpen, live_flags};

@@ -1,6 +1,6 @@
 //! Checks of the bootstraps: their names, and each of them over each transport.
 
-use super::finding::{Finding, Verdict};
+use super::finding::Finding;
 use futures::future::join_all;
 use multiaddr::{Multiaddr, Protocol};
 use otela_node::{
@@ -203,10 +203,7 @@ impl Met {
                 if self.dialled == self.given {
                     Finding::warn("bootstrap", says, "it is reached over another transport: give that address instead")
                 } else {
-                    Finding {
-                        verdict: Verdict::Ok,
-                        ..Finding::warn("bootstrap", says, "not needed: it is reached otherwise")
-                    }
+                    Finding::note("bootstrap", says, "not needed: it is reached otherwise")
                 }
             }
             Err(why) => Finding::warn("bootstrap", format!("{over}: {dialled}: {why}"), advice(why)),

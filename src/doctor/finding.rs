@@ -27,6 +27,11 @@ impl Finding {
         Self { check, verdict: Verdict::Ok, says: says.into(), advice: None }
     }
 
+    /// Nothing is wrong, and there is something to know.
+    pub(super) fn note(check: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, says: says.into(), advice: Some(advice.into()) }
+    }
+
     pub(super) fn warn(check: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Warn, says: says.into(), advice: Some(advice.into()) }
     }
@@ -42,5 +47,22 @@ impl Finding {
             Verdict::Fail => "fail",
         };
         json!({"check": self.check, "verdict": verdict, "says": self.says, "advice": self.advice})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_read_stays_the_same() {
+        for (finding, json) in [
+            (Finding::ok("key", "a"), json!({"check": "key", "verdict": "ok", "says": "a", "advice": null})),
+            (Finding::note("key", "a", "b"), json!({"check": "key", "verdict": "ok", "says": "a", "advice": "b"})),
+            (Finding::warn("key", "a", "b"), json!({"check": "key", "verdict": "warn", "says": "a", "advice": "b"})),
+            (Finding::fail("key", "a", "b"), json!({"check": "key", "verdict": "fail", "says": "a", "advice": "b"})),
+        ] {
+            assert_eq!(finding.json(), json);
+        }
     }
 }

@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 6;
 pub(super) fn interfaces(choice: &AddressChoice, listen: &[Multiaddr], external: &[Multiaddr]) -> Vec<Finding> {
     let check = "interfaces";
     let interfaces = Interfaces::now();
-    let all = choice.explain(&interfaces.clone().only(|ip| listen.iter().any(|address| listens_at(address, ip))));
+    let all = choice.explain(&interfaces.clone().only(|ip| is_listened_on(listen, ip)));
     let told: Vec<_> = all.iter().filter(|(.., reason)| reason.is_none()).collect();
     let near_only = told.iter().all(|(_, ip, _)| ip.is_loopback());
     let told = listed(told.iter().map(|(name, ip, _)| format!("{ip} ({name})")));
@@ -49,6 +49,11 @@ pub(super) fn interfaces(choice: &AddressChoice, listen: &[Multiaddr], external:
         findings.push(Finding::warn(check, says, there));
     }
     findings
+}
+
+/// Whether who listens there is reached at `ip`.
+pub(super) fn is_listened_on(listen: &[Multiaddr], ip: IpAddr) -> bool {
+    listen.iter().any(|address| listens_at(address, ip))
 }
 
 /// Whether who listens on `address` is reached at `ip`.

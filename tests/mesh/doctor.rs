@@ -2,6 +2,7 @@
 
 use crate::support::{Mesh, Otela, get};
 use serde_json::Value;
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 const NEAR: &str = "/ip4/127.0.0.1/tcp/0";
 
@@ -15,9 +16,27 @@ async fn doctor_of(mesh: &str, arguments: &[&str]) -> (i32, Value) {
     let near = ["--peer-listen", NEAR];
     let listens = arguments.contains(&"--peer-listen");
     let usual = usual.iter().chain(near.iter().filter(|_| !listens));
-    let mut process = Otela::run(usual.chain(arguments));
+    told(Otela::run(usual.chain(arguments))).await
+}
+
+async fn told(mut process: Otela) -> (i32, Value) {
     let (code, output) = (process.ends().await, process.output());
     (code, serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {code} {output}")))
+}
+
+/// A program of this name in `bin`.
+fn tool(bin: &Path, name: &str, script: &str) {
+    let path = bin.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The same doctor in a place with these tools and variables, as `NAME=VALUE`.
+async fn doctor_in(bin: &Path, variables: &[&str], arguments: &[&str]) -> (i32, Value) {
+    let shell = ["-c", "PATH=\"$0:$PATH\" exec env \"$@\"", bin.to_str().unwrap()];
+    let usual = [env!("CARGO_BIN_EXE_otela"), "doctor", "--mesh", "test", "--json", "--peer-listen", NEAR];
+    let words = shell.iter().chain(variables).chain(&usual).chain(arguments);
+    told(Otela::run_program("sh", words)).await
 }
 
 /// The verdict and the words of each finding of a check.
@@ -111,4 +130,83 @@ async fn people_read_lines() {
     let (code, output) = (process.ends().await, process.output());
     assert!(code == 0 && output.ends_with("A mesh can be joined and served from here."), "{code} {output}");
     assert!(output.lines().any(|line| line.starts_with("ok    mesh")), "{output}");
+}
+
+const CARDS: &str = r#"case "$1" in
+-L) echo 'GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-0)'; echo 'GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-1)';;
+--query-gpu=index,uuid,memory.used) echo '0, GPU-0, 4'; echo '1, GPU-1, 20484';;
+--query-compute-apps=*) echo '1, GPU-1, 20480, python3';;
+*) for n in 0 1; do echo "$n, GPU-$n, 81920, 550.54.15, NVIDIA A100-SXM4-80GB"; done;;
+esac"#;
+
+const SCONTROL: &str = r#"case "$2 $3 $4" in
+'job -o 4711') echo 'JobId=4711 JobName=serve RunTime=00:55:00 TimeLimit=01:00:00 Partition=gpu';;
+'config  ') echo 'KillWait                = 5 sec';;
+'batch_script 4711 -') echo '#!/bin/bash'; echo '#SBATCH --signal=B:TERM@10';;
+*) exit 1;;
+esac"#;
+
+#[tokio::test]
+async fn the_job_around_a_node_and_its_accelerators_are_looked_at() {
+    let bin = tempfile::tempdir().unwrap();
+    tool(bin.path(), "nvidia-smi", CARDS);
+    tool(bin.path(), "scontrol", SCONTROL);
+    let mesh = Mesh::ingress(&[]).await;
+    let job = [
+        "SLURM_JOB_ID=4711",
+        "SLURM_JOB_PARTITION=gpu",
+        "SLURM_GPUS_ON_NODE=4",
+        "SLURM_STEP_TASKS_PER_NODE=4(x2)",
+        "SLURM_NODEID=1",
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "http_proxy=http://127.0.0.1:9",
+        "HTTP_PROXY=http://127.0.0.1:10",
+        "HOME=/",
+        "TMPDIR=/tmp",
+    ];
+    let (key, state) = (bin.path().join("key"), bin.path().join("state"));
+    let files = ["--key", key.to_str().unwrap(), "--state", state.to_str().unwrap()];
+    let (code, told) = doctor_in(bin.path(), &job, &[&["--bootstrap", &mesh.bootstrap], &files[..]].concat()).await;
+    assert_eq!((code, &told["ok"]), (0, &true.into()), "{told:#}");
+    for (check, verdict, says) in [
+        ("gpu", "ok", "a node would show 2 x A100-80GB, driver 550.54.15"),
+        ("gpu", "warn", "this job has 4 and sees 2"),
+        ("gpu", "warn", "20480 MiB of card 1 are in use by process 1 (python3)"),
+        ("slurm", "warn", "job 4711 in gpu ends in 5m"),
+        (
+            "slurm",
+            "warn",
+            "killed after 5s (KillWait), and a node takes up to 25s to stop; --signal asks for one 10s earlier",
+        ),
+        ("slurm", "warn", "this step runs 4 tasks"),
+        ("proxy variables", "warn", "http_proxy and HTTP_PROXY say different things"),
+        ("file systems", "ok", "the key"),
+        ("file systems", "ok", "TMPDIR /tmp is on"),
+    ] {
+        let found = found(&told, check);
+        assert!(found.iter().any(|(v, s)| *v == verdict && s.contains(says)), "{check} {verdict} {says}: {found:#?}");
+    }
+    let documented = include_str!("../../docs/doctor.md");
+    for found in told["checks"].as_array().unwrap() {
+        let keys: Vec<_> = found.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["advice", "check", "says", "verdict"], "programs read them: {found}");
+        let check = found["check"].as_str().unwrap();
+        assert!(documented.contains(&format!("\n| `{check}` |")), "docs/doctor.md does not tell of {check}");
+        assert!(found["verdict"] == "ok" || found["advice"].is_string(), "{found}");
+    }
+    // Of somebody who runs no engine nobody wants to know it.
+    let (_, told) = doctor_in(bin.path(), &job, &["--as", "ingress", "--bootstrap", &mesh.bootstrap]).await;
+    assert_eq!((found(&told, "gpu"), found(&told, "slurm")), (Vec::new(), Vec::new()), "{told:#}");
+}
+
+#[tokio::test]
+async fn accelerators_that_no_engine_could_use_fail() {
+    let bin = tempfile::tempdir().unwrap();
+    tool(bin.path(), "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18");
+    let mesh = Mesh::ingress(&[]).await;
+    let bootstrap = ["--bootstrap", &mesh.bootstrap];
+    let (code, told) = doctor_in(bin.path(), &["SLURM_JOB_ID="], &bootstrap).await;
+    let gpu = found(&told, "gpu");
+    assert!(code == 1 && gpu[0].0 == "fail" && gpu[0].1.contains("version mismatch"), "{told:#}");
+    assert_eq!(found(&told, "slurm"), [], "this is no job");
 }

@@ -115,15 +115,25 @@ impl Found {
 
 /// Why a tool told nothing.
 #[derive(Debug, thiserror::Error)]
-enum ToolError {
+pub enum ToolError {
+    /// There is no such program.
     #[error("it is not installed")]
     Missing,
+    /// The system would not run it.
     #[error("it cannot be run: {0}")]
     Run(io::Error),
+    /// It was ended at its limit.
     #[error("it did not end within {0:?}")]
     Hangs(Duration),
+    /// It ended otherwise than well.
     #[error("it failed ({status}): {said}")]
-    Failed { status: std::process::ExitStatus, said: String },
+    Failed {
+        /// How.
+        status: std::process::ExitStatus,
+        /// The first words of its standard output, where these tools tell of errors too.
+        said: String,
+    },
+    /// What it printed is of another form; its first words.
     #[error("it printed what cannot be understood: {0}")]
     Garbage(String),
 }
@@ -138,8 +148,11 @@ fn told_nothing(tool: &Path, error: &ToolError) -> Found {
     Found::default()
 }
 
-/// Runs a tool to its end or its limit; nothing of it is left behind.
-async fn run(tool: &Path, arguments: &[&str], limit: Duration) -> Result<String, ToolError> {
+/// Runs a tool to its end or its limit and returns its standard output; nothing of it is left behind.
+///
+/// # Errors
+/// [`ToolError`], but never [`ToolError::Garbage`].
+pub async fn run(tool: &Path, arguments: &[&str], limit: Duration) -> Result<String, ToolError> {
     let mut child = Command::new(tool)
         .args(arguments)
         .stdin(Stdio::null())
