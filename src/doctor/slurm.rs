@@ -101,10 +101,10 @@ fn of_kill(told: &Told, stop: Duration) -> Option<Finding> {
     if wait >= stop {
         return Some(Finding::ok(
             CHECK,
-            format!("a job that ends is killed after {wait_s}, and a node stops within {stop_s}"),
+            format!("a job that is cancelled is killed after {wait_s}, and a node stops within {stop_s}"),
         ));
     }
-    let says = format!("a job that ends is killed after {wait_s} (KillWait), and a node takes up to {stop_s} to stop");
+    let says = format!("a job that is cancelled is killed after {wait_s} (KillWait), and a node takes up to {stop_s} to stop");
     let advice = format!(
         "have the signal earlier, #SBATCH --signal=B:TERM@{}, and pass it on to otela (trap, or exec otela); or shorten \
          --drain and --stop-grace",
