@@ -143,7 +143,8 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Sched(SchedError::NotPlaced { .. }) | Self::Operate(OperateError::Refused(_)) => NO,
-            Self::Operate(OperateError::NoBootstrap(_) | OperateError::Several(_)) => USAGE,
+            Self::Operate(OperateError::NoBootstrap(_) | OperateError::Several(_) | OperateError::NoKey) => USAGE,
+            Self::Operate(OperateError::KeyMissing(_)) => CONFIG,
             Self::Sched(SchedError::NotJoined(_) | SchedError::NoSlurm(_)) => UNAVAILABLE,
             Self::Sched(SchedError::Plans(PlansError::Io { .. } | PlansError::InUse(_))) => UNAVAILABLE,
             Self::Sched(SchedError::Engine(error)) if !error.is_usage() => UNAVAILABLE,

@@ -28,6 +28,17 @@ pub(crate) enum OperateError {
     /// There is none here.
     #[error("no node of this user runs here, by the sockets in {0}: name one of the mesh by its id, or give --control")]
     NoneHere(String),
+    /// There are others.
+    #[error("no node with process id {0} runs here; there are {1}")]
+    NotThis(u32, String),
+    /// Nobody would know who asks.
+    #[error(
+        "no --key was given: a node obeys the peer that its provider has named with --operator, which the key proves"
+    )]
+    NoKey,
+    /// A new key would be nobody's.
+    #[error("there is no key file {0}: give the key of an operator of that node")]
+    KeyMissing(String),
     /// There is more than one.
     #[error("several nodes run here: choose one by --pid, of {0}")]
     Several(String),

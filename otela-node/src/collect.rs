@@ -145,12 +145,16 @@ fn make_room(folder: &Path, most: usize) -> io::Result<()> {
     };
     let is_one = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with("post-mortem-") && name.ends_with(".json"))
+        name.is_some_and(|name| name.starts_with("post-mortem-") && name.ends_with(".json")) && path.is_file()
     };
     let mut found: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_one).collect();
     found.sort();
     let too_many = (found.len() + 1).saturating_sub(most);
-    found.iter().take(too_many).try_for_each(std::fs::remove_file)
+    found.iter().take(too_many).try_for_each(|path| match std::fs::remove_file(path) {
+        // Whoever came at the same time has made room too.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    })
 }
 
 #[cfg(test)]
@@ -165,11 +169,21 @@ mod tests {
             keep(dir.path(), "n", at, b"{}").unwrap();
         }
         std::fs::write(dir.path().join("aaa"), "").unwrap();
+        std::fs::create_dir(dir.path().join("post-mortem-0-d.json")).unwrap();
         make_room(dir.path(), 4).unwrap();
         let mut left: Vec<_> =
             std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         left.sort();
-        assert_eq!(left, ["aaa", "post-mortem-107-n.json", "post-mortem-108-n.json", "post-mortem-109-n.json"]);
+        assert_eq!(
+            left,
+            [
+                "aaa",
+                "post-mortem-0-d.json",
+                "post-mortem-107-n.json",
+                "post-mortem-108-n.json",
+                "post-mortem-109-n.json"
+            ]
+        );
         make_room(&dir.path().join("none"), 4).unwrap();
     }
 }

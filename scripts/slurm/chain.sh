@@ -5,7 +5,8 @@
 #   scripts/slurm/chain.sh --jobs 14 --overlap 30m qwen --gpus=1 --time=12:00:00 scripts/slurm/worker.sbatch vllm serve Qwen/Qwen3-8B
 #
 #   --jobs N        how many jobs in all (default 14: a week of half days)
-#   --overlap TIME  before the end of one the next starts: what the queue and the engine take to begin (default 30m)
+#   --overlap TIME  before the end of one the next starts: what the queue and the engine take to begin (default 30m); at
+#                   most half of a job's time
 #   qwen            a name for the chain: its jobs are called otela-chain-qwen
 #
 # There are never more than two jobs of a chain at a time. It ends after the last job, or when you say so:
@@ -20,13 +21,19 @@ usage="chain.sh [--jobs N] [--overlap TIME] NAME [SBATCH OPTIONS] scripts/slurm/
 jobs=14 overlap=30m
 while [[ ${1:-} == --* ]]; do
     case $1 in
-        --jobs) jobs=${2:?$usage} ;;
-        --overlap) overlap=${2:?$usage} ;;
+        --jobs) jobs=${2:-} ;;
+        --overlap) overlap=${2:-} ;;
         *) die "$1 comes after the name: $usage" ;;
     esac
-    shift 2
+    shift 2 || die "$usage"
 done
 (($# >= 2)) || die "$usage"
+[[ $1 =~ ^[A-Za-z0-9_.-]+$ && ! -e $1 ]] || die "the chain needs a name, and $1 is none: $usage"
+for word in "$@"; do
+    [[ $word != --jobs && $word != --overlap ]] || die "$word comes before the name: $usage"
+    [[ $word == -* || $word == "$1" ]] || break
+done
+need_bootstrap
 name=otela-chain-$1
 shift
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs $jobs: a number from 1 on"

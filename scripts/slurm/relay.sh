@@ -19,12 +19,13 @@ name=$(hostname -s)
 running() {
     local pid
     pid=$(cat "$home/pid-$name" 2>/dev/null) || return 1
-    [[ $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null) == *' relay '* ]] && echo "$pid"
+    [[ -r /proc/$pid/cmdline && $(tr '\0' ' ' <"/proc/$pid/cmdline") == *' relay '* ]] && echo "$pid"
 }
 
 start() {
     need_otela
     if running >/dev/null; then
+        (($# == 0)) || echo "it runs already, with the flags that it was started with: stop it first for others" >&2
         cat "$home/address"
         return
     fi
@@ -43,7 +44,8 @@ start() {
         running >/dev/null || break
         sleep 0.1
     done
-    tail -n 3 "$home/log-$name" >&2
+    rm -f "$home/pid-$name"
+    head -n 5 "$home/log-$name" >&2
     die "the relay did not start, see $home/log-$name"
 }
 
@@ -56,12 +58,15 @@ case ${1:-} in
         pid=$(running) || die "no relay of yours runs on $name"
         kill -TERM "$pid"
         while running >/dev/null; do sleep 0.1; done
-        rm -f "$home/pid-$name"
+        rm -f "$home/pid-$name" "$home/address"
         ;;
     status)
         pid=$(running) || die "no relay of yours runs on $name"
         echo "process $pid on $name, $(cat "$home/address")"
         ;;
-    address) cat "$home/address" ;;
+    address)
+        [[ -e $home/address ]] || die "no relay of yours was started, by $home"
+        cat "$home/address"
+        ;;
     *) die "start, stop, status or address" ;;
 esac

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 #[command(next_help_heading = "Allocation")]
 pub(crate) struct AllocationArgs {
     /// The node has its machine for so long from now, for example 12h. In a Slurm job the end is known without.
-    #[arg(long, env = "OTELA_START_ENDS_IN", value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "ends_at")]
+    #[arg(long, env = "OTELA_START_ENDS_IN", value_name = "TIME", value_parser = ends_in, conflicts_with = "ends_at")]
     ends_in: Option<Duration>,
     /// The node has its machine until then, for example 2026-12-01T18:00:00Z.
-    #[arg(long, env = "OTELA_START_ENDS_AT", value_name = "TIME", value_parser = humantime::parse_rfc3339)]
+    #[arg(long, env = "OTELA_START_ENDS_AT", value_name = "TIME", value_parser = ends_at)]
     ends_at: Option<SystemTime>,
     /// So long before the end it takes no new requests: as much as the longest ones need.
     #[arg(long, env = "OTELA_START_DRAIN_BEFORE_END", value_name = "TIME", default_value = "2m", value_parser = humantime::parse_duration)]
@@ -34,6 +34,20 @@ pub(crate) struct AllocationArgs {
     /// When it ends, in seconds since the Unix epoch.
     #[arg(long, env = "SLURM_JOB_END_TIME", value_name = "SECONDS", hide = true)]
     slurm_job_end_time: Option<String>,
+}
+
+fn ends_in(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("there is no time left".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn ends_at(text: &str) -> Result<SystemTime, String> {
+    let example = "an example: 2026-12-01T18:00:00Z";
+    let at = humantime::parse_rfc3339(text).map_err(|error| format!("{error}; {example}"))?;
+    if at > SystemTime::now() { Ok(at) } else { Err("it lies in the past".to_owned()) }
 }
 
 impl AllocationArgs {

@@ -104,7 +104,8 @@ fn of_kill(told: &Told, stop: Duration) -> Option<Finding> {
             format!("a job that is cancelled is killed after {wait_s}, and a node stops within {stop_s}"),
         ));
     }
-    let says = format!("a job that is cancelled is killed after {wait_s} (KillWait), and a node takes up to {stop_s} to stop");
+    let says =
+        format!("a job that is cancelled is killed after {wait_s} (KillWait), and a node takes up to {stop_s} to stop");
     let advice = format!(
         "have the signal earlier, #SBATCH --signal=B:TERM@{}, and pass it on to otela (trap, or exec otela); or shorten \
          --drain and --stop-grace",

@@ -111,19 +111,24 @@ fn here(which: &WhichArgs) -> Result<PathBuf, OperateError> {
     for folder in &folders {
         found.extend(sockets(folder).map_err(|error| OperateError::Folder(folder.display().to_string(), error))?);
     }
+    let pids = |found: &[(u32, PathBuf)]| found.iter().map(|(pid, _)| pid.to_string()).collect::<Vec<_>>().join(", ");
+    let all = pids(&found);
     found.retain(|(pid, _)| which.pid.is_none_or(|wanted| wanted == *pid));
     match found.as_slice() {
+        [] if !all.is_empty() => Err(OperateError::NotThis(which.pid.unwrap_or_default(), all)),
         [] => Err(OperateError::NoneHere(names())),
         [(_, socket)] => Ok(socket.clone()),
-        several => {
-            let pids = several.iter().map(|(pid, _)| pid.to_string()).collect::<Vec<_>>();
-            Err(OperateError::Several(pids.join(", ")))
-        }
+        several => Err(OperateError::Several(pids(several))),
     }
 }
 
 async fn through_mesh(which: WhichArgs, node: PeerId) -> Result<Way, CommandError> {
-    // Its key is who asks.
+    // Its key is who asks, and one that is made here would be nobody.
+    match which.peer.key() {
+        None => return Err(OperateError::NoKey.into()),
+        Some(key) if !key.exists() => return Err(OperateError::KeyMissing(key.display().to_string()).into()),
+        Some(_) => {}
+    }
     let config = which.peer.config(Vec::new(), &ANY_PORT)?;
     let config = PeerConfig { observes: true, reserves: false, via: which.via.via, ..config };
     if config.bootstrap.is_empty() && config.via.is_empty() {

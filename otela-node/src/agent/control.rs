@@ -11,13 +11,18 @@ use std::{
     convert::Infallible,
     fs::{self, DirBuilder},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
-use tokio::net::UnixListener;
+use tokio::{net::UnixListener, sync::Semaphore, time::sleep};
 
 /// What sockets are called after the process id.
 const ENDING: &str = "sock";
+/// More than anybody needs at once.
+const CONNECTIONS_MAX: usize = 16;
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
 /// Rights of others on the folder, of which there must be none.
 const OTHERS: u32 = 0o077;
 
@@ -68,6 +73,11 @@ fn private(folder: &Path) -> io::Result<()> {
     {
         return Err(error);
     }
+    ours_alone(folder)
+}
+
+/// Whether nobody else can enter it.
+fn ours_alone(folder: &Path) -> io::Result<()> {
     let is = fs::symlink_metadata(folder)?;
     let is_ours = is.is_dir() && is.uid() == rustix::process::geteuid().as_raw() && is.mode() & OTHERS == 0;
     if is_ours { Ok(()) } else { Err(io::Error::other("it is there and not a folder of this user alone (mode 0700)")) }
@@ -78,18 +88,24 @@ fn private(folder: &Path) -> io::Result<()> {
 /// # Errors
 /// Those of reading the folder; one that is not there has none.
 pub fn sockets(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
-    let entries = match fs::read_dir(folder) {
+    let entries = match ours_alone(folder).and_then(|()| fs::read_dir(folder)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut found = Vec::new();
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let is_one = path.extension().is_some_and(|ending| ending == ENDING);
-        let pid = path.file_stem().and_then(|pid| pid.to_str()?.parse().ok()).filter(|_| is_one);
+        let is_socket = fs::symlink_metadata(&path).is_ok_and(|is| is.file_type().is_socket());
+        let is_one = is_socket && path.extension().is_some_and(|ending| ending == ENDING);
+        let pid = path.file_stem().and_then(|pid| pid.to_str()?.parse::<u32>().ok()).filter(|_| is_one);
         let Some(pid) = pid else { continue };
         match std::os::unix::net::UnixStream::connect(&path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                // Where processes are numbered otherwise, the number may be of a living one elsewhere.
+                if !Path::new("/proc").join(pid.to_string()).exists() {
+                    let _gone_already = fs::remove_file(&path);
+                }
+            }
             _ => found.push((pid, path)),
         }
     }
@@ -98,14 +114,18 @@ pub fn sockets(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
 }
 
 async fn serve(listener: UnixListener, operations: Operations, tasks: Tasks) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "the control socket takes nobody any more");
-                return;
+                // Too many files are open, as a rule, which passes.
+                tracing::warn!(%error, "the control socket takes nobody for a moment");
+                sleep(AFTER_FAILURE).await;
+                continue;
             }
         };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let operations = operations.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (head, _) = request.into_parts();
@@ -115,6 +135,7 @@ async fn serve(listener: UnixListener, operations: Operations, tasks: Tasks) {
         tasks.spawn(async move {
             // Whoever went away has what it wanted.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            drop(place);
         });
     }
 }
@@ -139,11 +160,17 @@ mod tests {
     #[test]
     fn sockets_of_the_dead_are_removed() {
         let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let living = Listener::bind(dir.path().join("7.sock")).unwrap();
-        drop(Listener::bind(dir.path().join("8.sock")).unwrap());
-        fs::write(dir.path().join("other"), "").unwrap();
+        // Larger than the number of any process.
+        let dead = dir.path().join("4194999.sock");
+        drop(Listener::bind(&dead).unwrap());
+        let file = dir.path().join("4194998.sock");
+        fs::write(&file, "").unwrap();
         assert_eq!(sockets(dir.path()).unwrap(), [(7, dir.path().join("7.sock"))]);
-        assert!(!dir.path().join("8.sock").exists());
+        assert!(!dead.exists() && file.exists(), "what is no socket is nobody's to remove");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(sockets(dir.path()).is_err(), "anybody may have put one there");
         assert!(sockets(&dir.path().join("none")).unwrap().is_empty());
         drop(living);
     }

@@ -37,6 +37,10 @@ const HANGS_MAX: u32 = 5;
 /// Pauses between two questions to one that hangs.
 const ASKED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
+/// Models named on one line, and characters of each.
+const NAMES_MAX: usize = 10;
+const NAME_CHARS_MAX: usize = 200;
+
 /// How serving came to its end.
 #[derive(Debug)]
 pub(super) enum Fate {
@@ -58,6 +62,7 @@ struct Outcome {
 pub(super) struct HealthCounters {
     hung: Counter,
     asked: Family<Outcome, Counter>,
+    fatal_lines: Counter,
     survived: Counter,
 }
 
@@ -68,6 +73,8 @@ impl HealthCounters {
         metrics.register(|r| {
             r.register("otela_agent_engine_hung", "Times that an engine was found to hang", shown.hung);
             r.register("otela_agent_engine_asked", "Tokens asked of an engine that was doubted or idle", shown.asked);
+            let help = "Lines of engines that told of a fatal fault and were looked into";
+            r.register("otela_agent_engine_fatal_lines", help, shown.fatal_lines);
             let help = "Times that an engine printed a fatal fault and went on";
             r.register("otela_agent_engine_survived", help, shown.survived);
         });
@@ -119,7 +126,13 @@ impl Agent {
     async fn prints_fatal(&self, output: &Output, serving: &Serving) -> FatalLine {
         loop {
             let line = output.fatal().await;
-            if line.belief == Belief::AtOnce || self.ask(serving, SURVIVES_WITHIN).await.is_err() {
+            self.health.fatal_lines.inc();
+            if line.belief == Belief::AtOnce {
+                return line;
+            }
+            let makes_a_token = self.ask(serving, SURVIVES_WITHIN).await.is_ok();
+            // Behind a long queue the token has to wait, and others' come.
+            if !makes_a_token && serving.open.pulse.silent_for() >= SURVIVES_WITHIN / 2 {
                 return line;
             }
             self.health.survived.inc();
@@ -145,7 +158,7 @@ impl Agent {
             }
             let asked = self.ask(serving, patience).await;
             // What was asked before may have been answered meanwhile, and that may be why the token had to wait.
-            let lives = pulse.silent_for() < patience;
+            let lives = matches!(doubt, None | Some(Doubt::Silent(_))) && pulse.silent_for() < patience;
             let gave_up = matches!(doubt, Some(Doubt::GivenUp(_)));
             let why = match (asked, doubt) {
                 (Ok(()), Some(doubt)) if gave_up => doubt.to_string(),
@@ -153,7 +166,7 @@ impl Agent {
                     pulse.is_well();
                     continue;
                 }
-                (Err(_), _) if lives && !gave_up => continue,
+                (Err(_), _) if lives => continue,
                 (Err(problem), Some(doubt)) => format!("{doubt}; asked for a token: {problem}"),
                 (Err(problem), None) => format!("asked for a token: {problem}"),
             };
@@ -236,6 +249,12 @@ impl Agent {
     }
 }
 
-fn names(models: &[ModelInfo]) -> String {
-    models.iter().map(|model| model.id.as_str()).collect::<Vec<_>>().join(" ")
+/// The first of them.
+pub(super) fn names(models: &[ModelInfo]) -> String {
+    let shown = models.iter().take(NAMES_MAX).map(|model| model.id.chars().take(NAME_CHARS_MAX).collect());
+    let mut shown: Vec<String> = shown.collect();
+    if models.len() > NAMES_MAX {
+        shown.push(format!("and {} more", models.len() - NAMES_MAX));
+    }
+    shown.join(" ")
 }

@@ -1,6 +1,9 @@
 //! An engine from its launch until the mesh knows that it serves.
 
-use super::{Agent, ServiceConfig, health::Serving};
+use super::{
+    Agent, ServiceConfig,
+    health::{Serving, names},
+};
 use crate::engine::{Kind, Launch, LaunchError, ModelInfo, NotReady, Process, Progress, Ready, Told, wait_ready};
 use otela_proto::{
     lifecycle::Lifecycle,
@@ -11,6 +14,9 @@ use tokio::{sync::watch, time::Instant};
 
 /// So often a free port is chosen before somebody who always takes it first is believed.
 const PORTS_TRIED_MAX: usize = 4;
+/// Of an entry, for what others are told of models.
+const CARDS_BYTES_MAX: usize = 2_500;
+const CARD_FIELD_BYTES: usize = 4;
 /// A relay answers sooner.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is said that nobody can reach a node whose engine is ready.
@@ -41,14 +47,16 @@ impl Agent {
     pub(super) async fn begin(&self, argv: Vec<OsString>, interrupted: impl Future<Output = ()>) -> Begun {
         let kind = Kind::recognise(&argv, self.config.engine);
         tokio::pin!(interrupted);
-        for _ in 1..PORTS_TRIED_MAX {
+        let mut tries = 1..=PORTS_TRIED_MAX;
+        loop {
+            let is_last = tries.next().is_none_or(|nth| nth == PORTS_TRIED_MAX);
             let told = match kind.told(&argv) {
                 Ok(told) => told,
                 Err(error) => return Begun::NotLaunched(LaunchError::NoPort(error)),
             };
-            let chose_port = told.chose_port;
-            match self.begin_once(told, interrupted.as_mut()).await {
-                Begun::NotReady(NotReady::AddressInUse { .. }) if chose_port => {
+            let tries_again = told.chose_port && !is_last;
+            match self.begin_once(told, tries_again, interrupted.as_mut()).await {
+                Begun::NotReady(NotReady::AddressInUse { .. }) if tries_again => {
                     tracing::warn!(
                         "another process took the port that was chosen for the engine: choosing another one"
                     );
@@ -56,13 +64,14 @@ impl Agent {
                 begun => return begun,
             }
         }
-        match kind.told(&argv) {
-            Ok(told) => self.begin_once(told, interrupted.as_mut()).await,
-            Err(error) => Begun::NotLaunched(LaunchError::NoPort(error)),
-        }
     }
 
-    async fn begin_once(&self, told: Told, mut interrupted: Pin<&mut impl Future<Output = ()>>) -> Begun {
+    async fn begin_once(
+        &self,
+        told: Told,
+        tries_again: bool,
+        mut interrupted: Pin<&mut impl Future<Output = ()>>,
+    ) -> Begun {
         let kind = Kind::recognise(&told.argv, self.config.engine).listening_at(&told);
         let launch = Launch {
             grace: self.config.stop_grace,
@@ -76,14 +85,21 @@ impl Agent {
             Err(error) => return Begun::NotLaunched(error),
         };
         self.operations.shows(process.output().clone());
-        self.started(&process, &launch.argv);
+        self.started(&process, &launch);
         let loaded = tokio::select! {
             loaded = self.load(&process, &kind) => loaded,
             () = &mut interrupted => return Begun::Interrupted(process),
         };
         let ready = match loaded {
             Ok(ready) => ready,
-            Err(error @ NotReady::AddressInUse { .. }) => return Begun::NotReady(error),
+            Err(error @ NotReady::AddressInUse { .. }) => {
+                // What it has left behind may hold the accelerator.
+                process.gone().await;
+                if !tries_again {
+                    self.post_mortem(&process, &error.to_string()).await;
+                }
+                return Begun::NotReady(error);
+            }
             Err(NotReady::Exited { .. }) => return Begun::Ended(process),
             Err(error) => {
                 self.post_mortem(&process, &error.to_string()).await;
@@ -116,8 +132,7 @@ impl Agent {
                 said.services = vec![service];
             })
             .await;
-        let models: Vec<_> = ready.models.iter().map(|model| model.id.as_str()).collect();
-        tracing::info!(models = models.join(" "), endpoint = %ready.endpoint, "serving");
+        tracing::info!(models = names(&ready.models), endpoint = %ready.endpoint, "serving");
     }
 
     /// How far an engine is, which does not serve yet.
@@ -182,7 +197,23 @@ pub(super) fn cards(kind: &Kind, models: &[ModelInfo]) -> Vec<ModelCard> {
         dtype: kind.dtype.clone(),
         ..ModelCard::default()
     };
-    models.iter().map(card).collect()
+    let mut room = CARDS_BYTES_MAX;
+    let fits = |card: &ModelCard| -> bool {
+        // Each is a field of a message: what says that it comes, and how long it is, comes besides.
+        let bytes = prost::Message::encoded_len(card) + CARD_FIELD_BYTES;
+        let fits = bytes <= room;
+        room -= if fits { bytes } else { 0 };
+        fits
+    };
+    let cards: Vec<ModelCard> = models.iter().map(card).filter(fits).collect();
+    if cards.len() < models.len() {
+        tracing::warn!(
+            "the engine lists {} models, of which {} fit into this node's entry: others cannot be asked for",
+            models.len(),
+            cards.len()
+        );
+    }
+    cards
 }
 
 fn service_of(config: &ServiceConfig, kind: &Kind) -> Service {

@@ -2,7 +2,7 @@
 
 use super::Agent;
 use crate::{
-    engine::Process,
+    engine::{Launch, Process},
     peer::RequestBody,
     telemetry::{Metrics, chain},
     web,
@@ -14,6 +14,7 @@ use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
 };
+use regex::{Captures, Regex};
 use serde_json::{Map, Value, json};
 use std::{
     ffi::OsString,
@@ -62,8 +63,10 @@ const TELLING: [&str; 22] = [
     "PATH",
     "VIRTUAL_ENV",
 ];
+/// In the place of what is not told.
+const HIDDEN: &str = "...";
 /// Parts of the names of variables and flags whose values are nobody's business.
-const SECRET: [&str; 7] = ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "COOKIE", "AUTH"];
+const SECRET: [&str; 8] = ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "COOKIE", "AUTH", "JWT"];
 
 /// Where post-mortems go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +88,9 @@ impl FromStr for LogSink {
         }
         if text.starts_with("http://") || text.starts_with("https://") {
             return text.parse().map(Self::Web).map_err(|error: url::ParseError| error.to_string());
+        }
+        if text.contains("://") {
+            return Err("only http:// and https:// are known; or a folder, or peer:ID".to_owned());
         }
         match text {
             "" => Err("name a folder, a URL or peer:ID".to_owned()),
@@ -129,8 +135,9 @@ impl Coroner {
 
 impl Agent {
     /// Remembers how an engine was started.
-    pub(super) fn started(&self, process: &Process, argv: &[OsString]) {
-        let how = json!({"command": masked(argv), "environment": telling(process.environment()), "pid": process.pid()});
+    pub(super) fn started(&self, process: &Process, launch: &Launch) {
+        let environment = telling(launch.whole_environment());
+        let how = json!({"command": masked(&launch.argv), "environment": environment, "pid": process.pid()});
         *self.coroner.started.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
@@ -242,31 +249,43 @@ fn telling(environment: impl IntoIterator<Item = (String, String)>) -> Map<Strin
         let begins = TELLING.iter().any(|beginning| name.starts_with(beginning));
         (begins || name.ends_with("_VISIBLE_DEVICES")) && !is_secret(name)
     };
-    environment.into_iter().filter(|(name, _)| is_telling(name)).map(|(name, value)| (name, value.into())).collect()
+    environment
+        .into_iter()
+        .filter(|(name, _)| is_telling(name))
+        .map(|(name, value)| (name, without_secrets(&value).into()))
+        .collect()
+}
+
+/// A text without what follows secret names in it, or stands for a user and a password in an address.
+fn without_secrets(text: &str) -> String {
+    let (Ok(assigned), Ok(flagged), Ok(users)) = (
+        Regex::new(r#"((?:[A-Za-z0-9_-]+=)+)("[^"]*"|'[^']*'|[^ \t\r\n;&|"']*)"#),
+        Regex::new(r#"(--?[A-Za-z0-9_-]+)[ \t]+("[^"]*"|'[^']*'|[^ \t\r\n;&|"'-][^ \t\r\n;&|"']*)"#),
+        Regex::new(r"://[^/@ \t\r\n]+@"),
+    ) else {
+        // They are well formed; if not, nothing is told rather than too much.
+        return HIDDEN.to_owned();
+    };
+    let hide = |found: &Captures<'_>, between: &str| match (found.get(1), found.get(0)) {
+        (Some(name), _) if is_secret(name.as_str()) => format!("{}{between}{HIDDEN}", name.as_str()),
+        (_, Some(whole)) => whole.as_str().to_owned(),
+        _ => String::new(),
+    };
+    let text = assigned.replace_all(text, |found: &Captures<'_>| hide(found, ""));
+    let text = flagged.replace_all(&text, |found: &Captures<'_>| hide(found, " "));
+    users.replace_all(&text, "://...@").into_owned()
 }
 
 /// A command line without what is secret in it.
 fn masked(argv: &[OsString]) -> Vec<String> {
     let mut hides_next = false;
     let mask = |word: &OsString| {
-        let word = word.to_string_lossy().into_owned();
+        let word = word.to_string_lossy();
         if std::mem::take(&mut hides_next) {
-            return "...".to_owned();
+            return HIDDEN.to_owned();
         }
-        let flag = word.split('=').next().unwrap_or_default();
-        let is_flag = flag.starts_with('-') && is_secret(flag);
-        match (is_flag, word.split_once('=')) {
-            (true, Some((flag, _))) => format!("{flag}=..."),
-            (true, None) => {
-                hides_next = true;
-                word
-            }
-            // A variable that env or a shell is given.
-            (false, Some((name, _))) if is_secret(name) && name.chars().all(|c| c.is_alphanumeric() || c == '_') => {
-                format!("{name}=...")
-            }
-            _ => word,
-        }
+        hides_next = word.starts_with('-') && !word.contains(['=', ' ']) && is_secret(&word);
+        without_secrets(&word)
     };
     argv.iter().map(mask).collect()
 }
@@ -305,7 +324,9 @@ mod tests {
         assert!(matches!("https://a.example/x".parse(), Ok(LogSink::Web(_))));
         assert_eq!("/var/log/otela".parse(), Ok(LogSink::Folder("/var/log/otela".into())));
         assert!("peer:x".parse::<LogSink>().unwrap_err().contains("peer:12D3KooW"));
-        assert!("http://".parse::<LogSink>().is_err() && "".parse::<LogSink>().is_err());
+        for bad in ["http://", "", "ftp://x/"] {
+            assert!(bad.parse::<LogSink>().is_err(), "{bad}");
+        }
     }
 
     #[test]

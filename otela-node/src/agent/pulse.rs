@@ -135,10 +135,12 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The head of its answer has come; an error of the engine's own is one too, but no good sign.
+    /// The head of its answer has come. An error of the engine's own is one too, but no sign of life.
     pub(super) fn answered(&mut self, is_error: bool) {
         self.answered = true;
-        self.pulse.beat();
+        if !is_error {
+            self.pulse.beat();
+        }
         self.pulse.shared.counts.send_if_modified(|counts| {
             let before = (counts.given_up, counts.errors);
             (counts.given_up, counts.errors) = if is_error { (counts.given_up, counts.errors + 1) } else { (0, 0) };

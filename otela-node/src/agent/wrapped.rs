@@ -62,6 +62,9 @@ impl Agent {
             let (Some(failure), Restart::OnFailure(most)) = (ended.failure(), self.config.restart) else {
                 return ended.outcome;
             };
+            if self.tasks.is_draining() {
+                return ended.outcome;
+            }
             failures = if ended.served_for >= SERVED_WELL { 1 } else { failures + 1 };
             if failures > most {
                 tracing::error!("the engine was started again {most} times in vain, this node gives up: {failure}");
@@ -155,6 +158,7 @@ impl Agent {
         self.voice.say(|said| said.draining = true).await;
         self.gate.close();
         tokio::select! {
+            biased;
             () = self.gate.idle() => {}
             () = self.ending.over() => tracing::warn!("requests still ran when the time to drain was over"),
             () = gone => {}

@@ -75,6 +75,15 @@ impl Launch {
         }
     }
 
+    /// The variables that the engine is started with: this process's own, and those that are added. For records only.
+    #[must_use]
+    pub fn whole_environment(&self) -> BTreeMap<String, String> {
+        let own = procfs::process::Process::myself().and_then(|process| process.environ()).unwrap_or_default();
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        let added = self.environment.iter().map(|(name, value)| (text(name), text(value)));
+        own.iter().map(|(name, value)| (text(name), text(value))).chain(added).collect()
+    }
+
     fn command(&self) -> String {
         self.argv.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default()
     }
@@ -203,14 +212,6 @@ impl Process {
     #[must_use]
     pub fn guard_pid(&self) -> i32 {
         self.guard
-    }
-
-    /// The variables that the engine was started with; none once it has ended.
-    #[must_use]
-    pub fn environment(&self) -> BTreeMap<String, String> {
-        let environment = procfs::process::Process::new(self.pid).and_then(|process| process.environ());
-        let text = |text: OsString| text.to_string_lossy().into_owned();
-        environment.unwrap_or_default().into_iter().map(|(name, value)| (text(name), text(value))).collect()
     }
 
     /// What the engine printed last.

@@ -5,6 +5,7 @@
 
 use super::{
     control::Exit,
+    fatal::Belief,
     kind::Kind,
     listening::{Holder, Listening, holder, listening},
     process::Process,
@@ -375,10 +376,12 @@ impl Wait<'_> {
     }
 }
 
-/// Resolves when an engine has printed that it is lost, and has had time to end by that, which tells more.
+/// Resolves when an engine has printed that it is lost. What is not certain leaves it time to end by that, which tells more.
 async fn lost(process: &Process) -> String {
     let line = process.output().fatal().await;
-    tokio::time::sleep(ENDS_WITHIN).await;
+    if line.belief == Belief::AfterAsking {
+        tokio::time::sleep(ENDS_WITHIN).await;
+    }
     line.text
 }
 

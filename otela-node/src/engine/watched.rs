@@ -5,7 +5,11 @@ use super::{
     ready::Ready,
     serving::{ModelInfo, Place},
 };
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::time::timeout;
 
 /// The engine is on this host: it accepts at once, or its queue of connections is full.
@@ -18,7 +22,8 @@ const LIST_LIMIT: Duration = Duration::from_secs(10);
 pub struct Watched {
     endpoint: SocketAddr,
     api_key: Option<String>,
-    model: String,
+    /// One that it lists.
+    model: Arc<Mutex<String>>,
 }
 
 impl Watched {
@@ -26,7 +31,7 @@ impl Watched {
     #[must_use]
     pub fn new(ready: &Ready, kind: &Kind) -> Self {
         let model = ready.models.first().map(|model| model.id.clone()).unwrap_or_default();
-        Self { endpoint: ready.endpoint, api_key: kind.api_key.clone(), model }
+        Self { endpoint: ready.endpoint, api_key: kind.api_key.clone(), model: Arc::new(Mutex::new(model)) }
     }
 
     fn place(&self) -> Place<'_> {
@@ -38,9 +43,23 @@ impl Watched {
     /// # Errors
     /// Why there was none within `limit`, in words.
     pub async fn generates(&self, limit: Duration) -> Result<(), String> {
-        let asked = timeout(limit, self.place().generate(&self.model, limit)).await;
+        let model = self.model();
+        let Err(problem) = self.generates_of(&model, limit).await else { return Ok(()) };
+        // It may have others by now.
+        match self.models().await {
+            Ok(_) if self.model() != model => self.generates_of(&self.model(), limit).await,
+            _ => Err(problem),
+        }
+    }
+
+    async fn generates_of(&self, model: &str, limit: Duration) -> Result<(), String> {
+        let asked = timeout(limit, self.place().generate(model, limit)).await;
         let asked = asked.map_err(|_| format!("no token within {}", humantime::format_duration(limit)))?;
         asked.map(drop).map_err(|problem| problem.text)
+    }
+
+    fn model(&self) -> String {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The models that it lists now; at least one.
@@ -51,6 +70,13 @@ impl Watched {
         let asked = timeout(LIST_LIMIT, self.place().models(Some(LIST_LIMIT))).await;
         let asked =
             asked.map_err(|_| format!("no list of models within {}", humantime::format_duration(LIST_LIMIT)))?;
-        asked.map_err(|problem| problem.text)
+        let models = asked.map_err(|problem| problem.text)?;
+        let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        if !models.iter().any(|listed| listed.id == *model)
+            && let Some(first) = models.first()
+        {
+            model.clone_from(&first.id);
+        }
+        Ok(models)
     }
 }
