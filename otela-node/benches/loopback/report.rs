@@ -77,8 +77,8 @@ pub(crate) fn table(rows: &[Row]) -> Table {
             Err(cause) => format!("not measured: {cause}"),
         };
         let reach = match row.bound {
-            Some(Bound::AtMost(most)) => format!("<= {most:.0} {}", row.unit),
-            Some(Bound::AtLeast(least)) => format!(">= {least:.0} {}", row.unit),
+            Some(Bound::AtMost(most)) => format!("<= {most} {}", row.unit),
+            Some(Bound::AtLeast(least)) => format!(">= {least} {}", row.unit),
             None => String::new(),
         };
         let verdict = match (row.is_missed(), row.bound) {

@@ -4,10 +4,12 @@
 //! bytes, and so many chunks on their way to our own output; what does not fit is dropped and counted.
 
 use super::fatal::{Belief, FatalLine, FatalPatterns};
+use memchr::memchr2;
 use std::{
     collections::VecDeque,
     fs::File,
     io::{self, Write},
+    mem,
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -79,7 +81,7 @@ impl Output {
         let end = ring.forgotten + kept as u64;
         let first = after.unwrap_or(end.saturating_sub(most as u64)).clamp(ring.forgotten, end);
         let skip = usize::try_from(first - ring.forgotten).unwrap_or(kept);
-        let lines: Vec<String> = ring.lines.iter().skip(skip).take(most).cloned().collect();
+        let lines: Vec<String> = ring.lines.iter().skip(skip).take(most).map(Line::text).collect();
         Page { first, next: first + lines.len() as u64, lines }
     }
 
@@ -88,8 +90,9 @@ impl Output {
     #[must_use]
     pub fn last_lines(&self, n: usize) -> Vec<String> {
         let ring = self.ring();
-        let unfinished = ring.partial.iter().filter(|p| !p.bytes.is_empty()).map(Partial::text);
-        let mut lines: Vec<String> = ring.lines.iter().rev().take(n).rev().cloned().chain(unfinished).collect();
+        let unfinished = ring.partial.iter().map(|partial| &partial.line).filter(|line| !line.bytes.is_empty());
+        let finished = ring.lines.iter().rev().take(n).rev();
+        let mut lines: Vec<String> = finished.chain(unfinished).map(Line::text).collect();
         lines.drain(..lines.len().saturating_sub(n));
         lines
     }
@@ -153,7 +156,7 @@ pub(super) enum Stream {
 
 #[derive(Debug, Default)]
 struct Ring {
-    lines: VecDeque<String>,
+    lines: VecDeque<Line>,
     /// How many lines were dropped at the front.
     forgotten: u64,
     partial: [Partial; 2],
@@ -164,18 +167,18 @@ impl Ring {
     fn feed(&mut self, stream: Stream, mut rest: &[u8], mut ended: impl FnMut(&[u8])) {
         let partial = &mut self.partial[stream as usize];
         while !rest.is_empty() {
-            let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-            let (run, next) = rest.split_at(end.unwrap_or(rest.len()));
+            let (run, next) = rest.split_at(memchr2(b'\n', b'\r', rest).unwrap_or(rest.len()));
             partial.extend(run);
             match next.first() {
                 Some(b'\n') => {
-                    if self.lines.len() == LINES_MAX {
-                        self.lines.pop_front();
-                        self.forgotten += 1;
-                    }
-                    ended(&partial.bytes);
-                    self.lines.push_back(partial.text());
-                    partial.clear();
+                    ended(&partial.line.bytes);
+                    // Whoever prints much makes room for a line by losing one, whose memory serves again.
+                    let oldest = if self.lines.len() == LINES_MAX { self.lines.pop_front() } else { None };
+                    self.forgotten += u64::from(oldest.is_some());
+                    let mut empty = oldest.unwrap_or_default();
+                    empty.clear();
+                    self.lines.push_back(mem::replace(&mut partial.line, empty));
+                    partial.returned = false;
                 }
                 Some(_) => partial.returned = true,
                 None => {}
@@ -188,8 +191,7 @@ impl Ring {
 /// A line that has not ended yet.
 #[derive(Debug, Default)]
 struct Partial {
-    bytes: Vec<u8>,
-    lost: u64,
+    line: Line,
     /// A carriage return was read: more text overwrites, as on a terminal. Progress bars would else be one line
     /// of megabytes.
     returned: bool,
@@ -200,9 +202,22 @@ impl Partial {
         if run.is_empty() {
             return;
         }
-        if self.returned {
-            self.clear();
+        if mem::take(&mut self.returned) {
+            self.line.clear();
         }
+        self.line.extend(run);
+    }
+}
+
+/// What is kept of a line. Most lines are never looked at, so they are made text by whoever does.
+#[derive(Debug, Default)]
+struct Line {
+    bytes: Vec<u8>,
+    lost: u64,
+}
+
+impl Line {
+    fn extend(&mut self, run: &[u8]) {
         let kept = run.len().min(LINE_BYTES_MAX - self.bytes.len());
         self.bytes.extend_from_slice(&run[..kept]);
         self.lost += (run.len() - kept) as u64;
@@ -211,7 +226,6 @@ impl Partial {
     fn clear(&mut self) {
         self.bytes.clear();
         self.lost = 0;
-        self.returned = false;
     }
 
     fn text(&self) -> String {
