@@ -30,6 +30,16 @@ const ALLOWED: [&str; 19] = [
 /// Routes that engines have outside `/v1` as well, and some only there.
 const ALSO_AT_ROOT: [&str; 7] = ["classify", "detokenize", "pooling", "rerank", "score", "tokenize", "v2/rerank"];
 
+/// Inference routes that engines answer without their model.
+const WITHOUT_MODEL: [&str; 5] =
+    ["/detokenize", "/tokenize", "/v1/detokenize", "/v1/messages/count_tokens", "/v1/tokenize"];
+
+/// Whether `path` is an inference route whose answer is a model's.
+#[must_use]
+pub fn is_for_a_model(path: &str) -> bool {
+    is_inference(path) && !WITHOUT_MODEL.contains(&path)
+}
+
 /// Whether `path`, without query and exactly as sent, is an inference route.
 #[must_use]
 pub fn is_inference(path: &str) -> bool {
@@ -96,6 +106,12 @@ mod tests {
         for bad in control.into_iter().chain(tricks) {
             assert!(!is_inference(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn counting_tokens_needs_no_model() {
+        assert!(WITHOUT_MODEL.iter().all(|path| is_inference(path) && !is_for_a_model(path)));
+        assert!(is_for_a_model("/v1/messages") && is_for_a_model("/score") && !is_for_a_model("/sleep"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What real requests tell of an engine: that it lives, or that it may not.
 //!
-//! Any byte of any answer is a sign of life. An engine that has requests and gives none is not taken for dead by that: a long
+//! A token of any answer is a sign of life. An engine that has requests and gives none is not taken for dead by that: a long
 //! prompt may take minutes, and an answer that is not streamed comes all at once. It is doubted, and whoever doubts asks it.
 
 use std::{
@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// So many requests in a row that their callers gave up without a byte, and an engine is not believed whatever it answers.
+/// So many requests in a row that their callers gave up without a token, and an engine is not believed whatever it answers.
 const GIVEN_UP_MAX: u32 = 3;
 /// So many answers in a row that are errors of the engine's own, and it is asked.
 const ERRORS_MAX: u32 = 5;
@@ -23,9 +23,9 @@ const ERRORS_MAX: u32 = 5;
 /// Why an engine is doubted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Doubt {
-    /// It has requests, and has not answered a byte for long.
+    /// It has requests, and has made no token for long.
     Silent(Duration),
-    /// Callers gave up on so many requests in a row, each after a long wait for the first byte.
+    /// Callers gave up on so many requests in a row, each after a long wait for the first token.
     GivenUp(u32),
     /// So many answers in a row were errors of its own.
     Errors(u32),
@@ -135,22 +135,37 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// The head of its answer has come. An error of the engine's own is one too, but no sign of life.
-    pub(super) fn answered(&mut self, is_error: bool) {
-        self.answered = true;
-        if !is_error {
-            self.pulse.beat();
+    /// A token has come, or a whole answer.
+    pub(super) fn answered(&mut self) {
+        self.goes_on();
+        if !self.answered {
+            self.answered = true;
+            self.count(|counts| (counts.given_up, counts.errors) = (0, 0));
         }
-        self.pulse.shared.counts.send_if_modified(|counts| {
-            let before = (counts.given_up, counts.errors);
-            (counts.given_up, counts.errors) = if is_error { (counts.given_up, counts.errors + 1) } else { (0, 0) };
-            before != (counts.given_up, counts.errors)
-        });
+    }
+
+    /// What has come is an error of the engine's own: an answer, but no sign of life.
+    pub(super) fn failed(&mut self) {
+        self.answered = true;
+        self.count(|counts| counts.errors += 1);
+    }
+
+    /// Something has come that tells nothing of the engine; but its caller has not given up.
+    pub(super) fn heard(&mut self) {
+        self.answered = true;
     }
 
     /// More of its answer has come.
     pub(super) fn goes_on(&self) {
         self.pulse.beat();
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        self.pulse.shared.counts.send_if_modified(|counts| {
+            let before = (counts.given_up, counts.errors);
+            change(counts);
+            before != (counts.given_up, counts.errors)
+        });
     }
 }
 
@@ -184,14 +199,14 @@ mod tests {
         let mut long = pulse.asked();
         advance(PATIENCE / 2).await;
         let mut other = pulse.asked();
-        other.answered(false);
+        other.answered();
         advance(PATIENCE * 3 / 4).await;
         assert_eq!(doubt(&pulse), None, "another request was answered meanwhile");
         advance(PATIENCE / 4).await;
         assert_eq!(doubt(&pulse), Some(Doubt::Silent(PATIENCE)));
         pulse.is_well();
         assert_eq!(doubt(&pulse), None);
-        long.answered(false);
+        long.answered();
         advance(PATIENCE / 2).await;
         long.goes_on();
         advance(PATIENCE / 2).await;
@@ -212,7 +227,7 @@ mod tests {
         let quick = pulse.asked();
         drop(quick);
         assert_eq!(doubt(&pulse), None, "two, and one that did not wait");
-        pulse.asked().answered(false);
+        pulse.asked().answered();
         let asked = pulse.asked();
         advance(PATIENCE).await;
         drop(asked);
@@ -231,10 +246,10 @@ mod tests {
     async fn errors_in_a_row_are_doubted() {
         let pulse = Pulse::new(PATIENCE);
         for _ in 1..ERRORS_MAX {
-            pulse.asked().answered(true);
+            pulse.asked().failed();
         }
         assert_eq!(doubt(&pulse), None);
-        pulse.asked().answered(true);
+        pulse.asked().failed();
         assert_eq!(doubt(&pulse), Some(Doubt::Errors(ERRORS_MAX)));
     }
 }

@@ -3,6 +3,7 @@
 //! The path is checked against the list of inference routes here as well, whatever the ingress did. An answer of our
 //! own says whether the engine has seen the request, so that the ingress knows what a second try may cost.
 
+mod answering;
 mod body;
 
 use super::{
@@ -19,6 +20,7 @@ use crate::{
         trace::{Span, Traces},
     },
 };
+use answering::Answering;
 use arc_swap::ArcSwapOption;
 use body::{Running, ServedBody, whole_or_stream};
 use bytes::Bytes;
@@ -228,7 +230,7 @@ impl Gate {
         }
         let (sent, asking) = (Instant::now(), span.asking("otela.engine"));
         asking.name_in(&mut head.headers);
-        let mut asked_engine = engine.pulse.asked();
+        let asked_model = engine_path::is_for_a_model(head.uri.path()).then(|| engine.pulse.asked());
         match engine.client.send(head, body).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
                 let message = "The engine changed protocols.";
@@ -241,7 +243,6 @@ impl Gate {
                 *response.version_mut() = Version::HTTP_11;
                 hop::strip(response.headers_mut());
                 response.headers_mut().remove(NOT_DELIVERED);
-                asked_engine.answered(response.status().is_server_error());
                 response.headers_mut().insert(LOAD, HeaderValue::from(running.all()));
                 if wants_timing {
                     let engine = sent.elapsed();
@@ -249,12 +250,13 @@ impl Gate {
                 }
                 asking.set("http.response.status_code", i64::from(response.status().as_u16()));
                 let spans = [asking, span.clone()];
-                let held = (running, asked_engine);
-                response.map(|body| ServedBody::Engine { body, held, spans, broken: None })
+                let (head, body) = response.into_parts();
+                let held = (running, Answering::new(asked_model, &head));
+                Response::from_parts(head, ServedBody::Engine { body, held, spans, broken: None })
             }
             Err(error) => {
                 // An engine that breaks off is not silent.
-                asked_engine.answered(true);
+                asked_model.into_iter().for_each(|mut asked| asked.failed());
                 for span in [&asking, span] {
                     span.failed("engine");
                 }

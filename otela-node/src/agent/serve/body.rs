@@ -1,8 +1,7 @@
 //! Bodies of requests and answers at the door, and what holds while they last.
 
-use super::Shared;
+use super::{Shared, answering::Answering};
 use crate::{
-    agent::pulse::Asked,
     http1::{BoxError, PooledBody, RequestBody},
     telemetry::trace::Span,
 };
@@ -74,7 +73,7 @@ pub(in crate::agent) enum ServedBody {
     /// moment, so that what came before it leaves before the substream is reset.
     Engine {
         body: PooledBody,
-        held: (Running, Asked),
+        held: (Running, Answering),
         spans: [Span; 2],
         broken: Option<(Pin<Box<Sleep>>, hyper::Error)>,
     },
@@ -93,10 +92,14 @@ impl Body for ServedBody {
                     match std::task::ready!(Pin::new(body).poll_frame(cx)) {
                         Some(Err(error)) => {
                             spans.iter().for_each(|span| span.failed("broke_off"));
+                            held.1.ends(true);
                             *broken = Some((Box::pin(sleep(LAST_BYTES_WITHIN)), error));
                         }
                         frame => {
-                            held.1.goes_on();
+                            match &frame {
+                                Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| held.1.goes_on(data)),
+                                _ => held.1.ends(false),
+                            }
                             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
                         }
                     }
