@@ -118,6 +118,9 @@ pub(crate) enum CommandError {
     /// The key of an engine that runs already cannot be read.
     #[error("cannot read the engine's key {path}: name a file that has it with --attach-key")]
     EngineKey { path: PathBuf, source: io::Error },
+    /// Nobody could write down anything of an engine that failed.
+    #[error("post-mortems cannot be kept in {folder}: name a folder that can be written to with {flag}")]
+    PostMortems { flag: &'static str, folder: PathBuf, source: io::Error },
     /// A line of an engine's output cannot be looked for.
     #[error("--fatal cannot be used")]
     Fatal(#[from] PatternError),
@@ -143,7 +146,9 @@ impl CommandError {
         ExitCode::from(match self {
             Self::Ask(AskError::Question(_)) | Self::Probe(ProbeFailed::NoBootstrap(_)) => USAGE,
             Self::Sched(SchedError::NotPlaced { .. }) | Self::Operate(OperateError::Refused(_)) => NO,
-            Self::Operate(OperateError::NoBootstrap(_) | OperateError::Several(_) | OperateError::NoKey) => USAGE,
+            Self::Operate(
+                OperateError::NoBootstrap(_) | OperateError::Several(_) | OperateError::NoKey | OperateError::NoNode(_),
+            ) => USAGE,
             Self::Operate(OperateError::KeyMissing(_)) => CONFIG,
             Self::Sched(SchedError::NotJoined(_) | SchedError::NoSlurm(_)) => UNAVAILABLE,
             Self::Sched(SchedError::Plans(PlansError::Io { .. } | PlansError::InUse(_))) => UNAVAILABLE,
@@ -155,6 +160,7 @@ impl CommandError {
             }
             Self::Identity(_) | Self::State(_) | Self::Tls(_) | Self::NoCertificate(_) => CONFIG,
             Self::Engine(EngineError::Config(_)) | Self::Templates(_) | Self::EngineKey { .. } => CONFIG,
+            Self::PostMortems { .. } => CONFIG,
             Self::Admission(_) | Self::MeshFile(_) | Self::TwoMeshes { .. } | Self::Sign(_) | Self::Provider(_) => {
                 CONFIG
             }

@@ -51,6 +51,9 @@ pub(crate) enum OperateError {
     /// The mesh or the node in it is not found.
     #[error("the mesh does not know {0}, or was not found: see `otela doctor` with the same flags")]
     NotFound(PeerId),
+    /// It runs no engine.
+    #[error("{0} is no node but another peer: only what `otela start` has started is drained and has logs")]
+    NoNode(PeerId),
     /// It is not reached.
     #[error("the node was not reached: {0}")]
     NotReached(String),

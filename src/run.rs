@@ -106,7 +106,11 @@ async fn start(args: StartArgs, collector: TraceArgs) -> Result<ExitCode, Comman
     let collector = Collector::of(collector, "otela-node")?;
     let (peer, requests) = join(config, &tasks, &metrics).await?;
     end_on_signal(&tasks, &ending)?;
-    observed(&peer, http, &tasks, &metrics).await?;
+    // Who waits for orders wants some at once.
+    let is_idle = agent.process.is_none() && agent.attached.is_none();
+    let this = peer.clone();
+    let ready = move || if is_idle { Ok(()) } else { agent::readiness(&this) };
+    observed(&peer, http, ready, &tasks, &metrics).await?;
     let traces = collector.traces(&peer, &metrics)?;
     agent.traces = traces.clone();
     let outcome = agent::run(agent, peer.clone(), requests, (&tasks, ending), &metrics).await;
@@ -128,7 +132,7 @@ async fn ingress(args: IngressArgs, reloads: Reloads, collector: TraceArgs) -> R
     // What cannot be used is told before anybody hears of this peer.
     http.tls.as_ref().map_or(Ok(()), TlsFiles::check).map_err(ListenError::from)?;
     let collector = Collector::of(collector, "otela-ingress")?;
-    let (peer, sent) = join(collecting(config, kept.as_ref()), &tasks, &metrics).await?;
+    let (peer, sent) = join(collecting(config, kept.as_ref())?, &tasks, &metrics).await?;
     collect(kept, sent, &tasks, &metrics);
     let traces = collector.traces(&peer, &metrics)?;
     http.traces = traces.clone();
@@ -155,10 +159,10 @@ async fn relay(args: RelayArgs) -> Result<ExitCode, CommandError> {
     let (tasks, metrics) = (Tasks::new(), Metrics::new());
     let (http, limits, kept) = (args.http, args.limits(), args.post_mortems.clone());
     let config = PeerConfig { relay: limits, ..args.peer.config(vec![Role::Relay], &RELAY_PORT)? };
-    let (peer, sent) = join(collecting(config, kept.as_ref()), &tasks, &metrics).await?;
+    let (peer, sent) = join(collecting(config, kept.as_ref())?, &tasks, &metrics).await?;
     collect(kept, sent, &tasks, &metrics);
     drain_on_signal(&tasks)?;
-    observed(&peer, http, &tasks, &metrics).await?;
+    observed(&peer, http, || Ok(()), &tasks, &metrics).await?;
     for address in peer.addresses() {
         tracing::info!("others join with --bootstrap {address}");
     }
@@ -175,8 +179,9 @@ async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
         Err(EngineError::Stopped) => return Ok(ExitCode::SUCCESS),
         Err(error) => return Err(error.into()),
     };
+    // All connections are closed by then.
     let outcome = serving.ended().await;
-    tasks.shutdown(SHUTDOWN_WITHIN).await;
+    tasks.shutdown(Duration::ZERO).await;
     Ok(match outcome {
         Outcome::Drained => ExitCode::SUCCESS,
         Outcome::Crashed(code) => code.into(),
@@ -184,8 +189,12 @@ async fn engine(args: EngineArgs) -> Result<ExitCode, CommandError> {
 }
 
 /// Whoever keeps post-mortems can be sent some.
-fn collecting(config: PeerConfig, kept: Option<&PathBuf>) -> PeerConfig {
-    PeerConfig { serves_http: config.serves_http || kept.is_some(), ..config }
+fn collecting(config: PeerConfig, kept: Option<&PathBuf>) -> Result<PeerConfig, CommandError> {
+    if let Some(folder) = kept {
+        let unusable = |source| CommandError::PostMortems { flag: "--post-mortems", folder: folder.clone(), source };
+        agent::writable(folder).map_err(unusable)?;
+    }
+    Ok(PeerConfig { serves_http: config.serves_http || kept.is_some(), ..config })
 }
 
 fn collect(kept: Option<PathBuf>, sent: mpsc::Receiver<Inbound>, tasks: &Tasks, metrics: &Metrics) {
@@ -236,19 +245,20 @@ impl Collector {
     }
 }
 
-/// Serves the registry, health and metrics over HTTP until the tasks are stopped.
+/// Serves the registry, health and metrics over HTTP until the tasks are stopped. Who drains is not ready, whatever `ready`
+/// says.
 pub(crate) async fn observed(
     peer: &Peer,
     address: SocketAddr,
+    ready: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     tasks: &Tasks,
     metrics: &Metrics,
 ) -> Result<(), CommandError> {
     let listener = TcpListener::bind(address).await.map_err(|source| CommandError::Http { address, source })?;
     let draining = tasks.clone();
-    let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { Ok(()) });
+    let ready = Arc::new(move || if draining.is_draining() { Err("stopping".to_owned()) } else { ready() });
     tracing::info!("registry: http://{}/v1/registry/nodes", listener.local_addr()?);
-    // A node that drains is worth watching.
-    let routes = observe::router(peer.clone(), metrics.clone(), ready, tasks.stopped_token());
+    let routes = observe::router(peer.clone(), metrics.clone(), ready, tasks.draining_token());
     observe::serve(listener, routes, tasks);
     Ok(())
 }

@@ -1,17 +1,19 @@
 //! Flags of `otela drain` and `otela logs`.
 
 use super::{PeerArgs, egress::ViaArgs, supervise::ControlArgs};
-use otela_proto::PeerId;
+use clap::ArgGroup;
+use otela_proto::{PeerId, id::peer_id};
 use std::{path::PathBuf, time::Duration};
 
 /// Which node is meant.
 #[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("which").args(["node", "named", "local", "pid"]).required(true).multiple(true))]
 pub(crate) struct WhichArgs {
     /// The node's peer id, in the mesh that --bootstrap leads to. It must know the peer of --key as its --operator.
-    #[arg(value_name = "NODE", required_unless_present_any = ["named", "local", "pid"])]
+    #[arg(value_name = "NODE", value_parser = peer_id)]
     node: Option<PeerId>,
     /// The same.
-    #[arg(long = "node", value_name = "NODE", conflicts_with_all = ["node", "local", "pid"])]
+    #[arg(long = "node", value_name = "NODE", value_parser = peer_id, conflicts_with_all = ["node", "local", "pid"])]
     named: Option<PeerId>,
     /// The node that this user runs on this machine.
     #[arg(long, conflicts_with = "node")]

@@ -1,7 +1,7 @@
 //! Flags of `otela sched`.
 
 use super::{PeerArgs, Target, egress::ViaArgs};
-use otela_proto::PeerId;
+use otela_proto::{PeerId, id::peer_id};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use url::Url;
 
@@ -216,7 +216,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) wanted: WantedArgs,
     /// For which scheduler: only nodes that name it count. All that name any, if not given.
-    #[arg(long = "as", value_name = "PEER")]
+    #[arg(long = "as", value_name = "PEER", value_parser = peer_id)]
     pub(crate) scheduler: Option<PeerId>,
     /// Print JSON.
     #[arg(long)]

@@ -13,7 +13,7 @@ use otela_node::{
     agent::{AgentConfig, Assignable, Attached, Job, LaunchTemplate, ServiceConfig, hardware::Visible},
     engine::{Echo, ReadyOptions},
 };
-use otela_proto::PeerId;
+use otela_proto::{PeerId, id::peer_id};
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 /// Flags of `otela start`.
@@ -63,6 +63,7 @@ pub(crate) struct StartArgs {
         long = "scheduler",
         env = "OTELA_START_SCHEDULERS",
         value_name = "PEER",
+        value_parser = peer_id,
         value_delimiter = ',',
         requires = "templates",
         conflicts_with = "process"
@@ -73,7 +74,8 @@ pub(crate) struct StartArgs {
     #[arg(long, env = "OTELA_START_TEMPLATES", value_name = "FILE", requires = "schedulers")]
     templates: Option<PathBuf>,
     /// An engine that runs already, on this machine or beside it, for example http://127.0.0.1:8000; in the place of --process.
-    #[arg(long, env = "OTELA_START_ATTACH", value_name = "URL", value_parser = engine_url, conflicts_with_all = ["process", "schedulers"])]
+    /// Whoever runs it starts it again; the node waits for it.
+    #[arg(long, env = "OTELA_START_ATTACH", value_name = "URL", value_parser = engine_url, conflicts_with_all = ["process", "schedulers", "restart", "restarts_max", "fatal"])]
     attach: Option<(String, u16)>,
     /// The key that such an engine wants, alone in a file.
     #[arg(long, env = "OTELA_START_ATTACH_KEY", value_name = "FILE", requires = "attach")]

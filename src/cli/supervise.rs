@@ -1,12 +1,13 @@
 //! Flags that say how an engine is watched over, and who may look.
 
 use super::model::Limit;
+use crate::exit::CommandError;
 use clap::ValueEnum;
 use otela_node::{
-    agent::{AgentConfig, LogSink, Restart},
-    engine::{Engine, FatalPatterns, PatternError},
+    agent::{AgentConfig, LogSink, Restart, writable},
+    engine::{Engine, FatalPatterns},
 };
-use otela_proto::PeerId;
+use otela_proto::{PeerId, id::peer_id};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -38,7 +39,7 @@ pub(crate) struct SuperviseArgs {
     restart: When,
     /// So many times in a row; an engine that has served for ten minutes begins a new row. The pauses between them grow to two
     /// minutes.
-    #[arg(long, env = "OTELA_START_RESTARTS_MAX", value_name = "N", default_value = "5")]
+    #[arg(long, env = "OTELA_START_RESTARTS_MAX", value_name = "N", default_value = "5", requires = "restart")]
     restarts_max: u32,
     /// An engine that has requests, answers none for so long and makes no token when asked is taken out of rotation until it
     /// does, and ended after five times as long; or never.
@@ -53,7 +54,7 @@ pub(crate) struct SuperviseArgs {
     #[arg(long, env = "OTELA_START_LOG_SINK", value_name = "SINK")]
     log_sink: Option<LogSink>,
     /// A peer that may drain this node and read what its engine prints; several times, or separated by commas.
-    #[arg(long = "operator", env = "OTELA_START_OPERATORS", value_name = "PEER", value_delimiter = ',')]
+    #[arg(long = "operator", env = "OTELA_START_OPERATORS", value_name = "PEER", value_parser = peer_id, value_delimiter = ',')]
     operators: Vec<PeerId>,
     #[command(flatten)]
     control: ControlArgs,
@@ -92,8 +93,12 @@ impl SuperviseArgs {
     /// Puts them into the settings of an agent.
     ///
     /// # Errors
-    /// A regular expression is none.
-    pub(super) fn settle(&self, agent: &mut AgentConfig) -> Result<(), PatternError> {
+    /// A regular expression is none, or nothing can be written to the log sink.
+    pub(super) fn settle(&self, agent: &mut AgentConfig) -> Result<(), CommandError> {
+        if let Some(LogSink::Folder(folder)) = &self.log_sink {
+            let unusable = |source| CommandError::PostMortems { flag: "--log-sink", folder: folder.clone(), source };
+            writable(folder).map_err(unusable)?;
+        }
         agent.engine = self.engine;
         agent.restart = match self.restart {
             When::Never => Restart::Never,

@@ -1,7 +1,11 @@
 //! The way to a node that is to be operated: its control socket, or the mesh.
 
 use super::OperateError;
-use crate::{cli::WhichArgs, exit::CommandError, run::ANY_PORT};
+use crate::{
+    cli::WhichArgs,
+    exit::{CommandError, say},
+    run::ANY_PORT,
+};
 use bytes::Bytes;
 use futures::future::{BoxFuture, Either, FutureExt, select};
 use http::{Method, Request, StatusCode, header};
@@ -13,17 +17,23 @@ use otela_node::{
     tasks::Tasks,
     telemetry::{Metrics, chain},
 };
-use otela_proto::PeerId;
+use otela_proto::{PeerId, payload::Role};
 use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
     pin::pin,
     time::Duration,
 };
-use tokio::{io::AsyncReadExt, net::UnixStream, time::timeout};
+use tokio::{
+    io::AsyncReadExt,
+    net::UnixStream,
+    time::{sleep, timeout},
+};
 
 /// From the start until the node is known.
 const FIND_WITHIN: Duration = Duration::from_secs(15);
+/// Whoever waits for longer is told for what.
+const SILENT_MAX: Duration = Duration::from_secs(2);
 /// A node answers at once; the way to it may have to be found.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -136,15 +146,36 @@ async fn through_mesh(which: WhichArgs, node: PeerId) -> Result<Way, CommandErro
     }
     let tasks = Tasks::new();
     let (peer, _) = Peer::start(config, &tasks, &Metrics::new()).await?;
+    match find(&peer, &node).await {
+        Ok(()) => Ok(Way::Mesh { peer, node, tasks }),
+        Err(error) => {
+            tasks.shutdown(Duration::ZERO).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// Waits until the mesh has told of the node.
+async fn find(peer: &Peer, node: &PeerId) -> Result<(), OperateError> {
     let known = async {
         let mut changes = peer.view_changes();
-        while peer.view().node(&node).is_none() && changes.changed().await.is_ok() {}
+        while peer.view().node(node).is_none() && changes.changed().await.is_ok() {}
     };
-    if timeout(FIND_WITHIN, known).await.is_err() {
-        tasks.shutdown(Duration::ZERO).await;
-        return Err(OperateError::NotFound(node).into());
-    }
-    Ok(Way::Mesh { peer, node, tasks })
+    let told = async {
+        sleep(SILENT_MAX).await;
+        say(&format!("otela: looking for {node} in the mesh, for up to {FIND_WITHIN:?}"));
+        std::future::pending::<()>().await;
+    };
+    let found = async {
+        tokio::select! {
+            () = known => {}
+            () = told => {}
+        }
+    };
+    timeout(FIND_WITHIN, found).await.map_err(|_| OperateError::NotFound(*node))?;
+    let view = peer.view();
+    let is_node = view.node(node).is_some_and(|found| found.entry.payload().has_role(Role::Node));
+    if is_node { Ok(()) } else { Err(OperateError::NoNode(*node)) }
 }
 
 async fn ask_peer(peer: &Peer, node: &PeerId, method: Method, path: &str) -> Result<(StatusCode, Bytes), String> {

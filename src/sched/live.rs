@@ -109,7 +109,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, CommandError> {
     let (key, is_kept) = (config.identity.keypair().clone(), config.identity.is_kept());
     let (peer, _) = join(config, &tasks, &metrics).await?;
     drain_on_signal(&tasks)?;
-    observed(&peer, http, &tasks, &metrics).await?;
+    observed(&peer, http, || Ok(()), &tasks, &metrics).await?;
     tracing::info!("providers let their idle nodes follow it with --scheduler {}", peer.id());
     if !is_kept {
         tracing::warn!("no --key was given: with the next start this is another scheduler, whom no node follows");

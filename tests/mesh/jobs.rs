@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use tokio::net::TcpStream;
 
 const OTELA: &str = env!("CARGO_BIN_EXE_otela");
 
@@ -58,10 +59,29 @@ impl Cluster {
         .await;
     }
 
+    /// A few streams of so many tokens each, which have begun.
+    async fn streams(&self, model: &str, tokens: usize) -> Vec<(String, TcpStream)> {
+        let body = json!({"model": model, "prompt": "x", "max_tokens": tokens, "ignore_eos": true, "stream": true});
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            let mut stream = raw(self.mesh.http, &post_bytes("/v1/completions", &body)).await;
+            streams.push((read_until(&mut stream, "data: {").await, stream));
+        }
+        streams
+    }
+
     async fn answers(&self, model: &str) {
         let body = json!({"model": model, "prompt": "x", "max_tokens": 2});
         let answer = post(self.mesh.http, "/v1/completions", &body).await;
         assert_eq!(answer.status, 200, "{model}: {:?}", answer.body);
+    }
+}
+
+/// Streams come to their ends, and nothing of them is missing.
+async fn whole(streams: Vec<(String, TcpStream)>, tokens: usize) {
+    for (first, mut stream) in streams {
+        let all = first + &read_until(&mut stream, "data: [DONE]").await;
+        assert!(all.matches("\"text\"").count() >= tokens, "{all}");
     }
 }
 
@@ -79,20 +99,65 @@ async fn lab_slurm_a_job_serves_and_leaves_nothing_when_it_is_cancelled() {
 }
 
 #[tokio::test]
-async fn lab_slurm_a_notice_lets_requests_finish() {
+async fn lab_slurm_a_notice_or_a_signal_lets_requests_finish() {
     let cluster = Cluster::new().await;
-    let engine = ["m", "--port", "0", "--itl", "50ms"];
-    let job = cluster.worker(&["--gpus=a100:1", "--time=10"], &engine).await;
-    cluster.mesh.serves("m", 1).await;
-    let body = json!({"model": "m", "prompt": "x", "max_tokens": 60, "ignore_eos": true, "stream": true});
-    let mut stream = raw(cluster.mesh.http, &post_bytes("/v1/completions", &body)).await;
-    let first = read_until(&mut stream, "data: {").await;
-    cluster.slurm.says("scancel", &["--batch", "--signal=USR1", &job]).await;
-    let draining = async || cluster.mesh.listed().await.iter().any(|node| node["draining"] == true).then_some(());
-    eventually("others are told", draining).await;
-    let whole = first + &read_until(&mut stream, "data: [DONE]").await;
-    assert!(whole.matches("\"text\"").count() >= 60, "{whole}");
-    assert_eq!(cluster.slurm.ended(&job).await, "COMPLETED", "{}", cluster.slurm.output("worker", &job));
+    // To the batch step, to every step of the job, and the signal that a cancelled job gets first.
+    for (nth, signal) in [
+        &["--batch", "--signal=USR1"][..],
+        &["--batch", "--signal=USR2"],
+        &["--full", "--signal=TERM"],
+        &["--batch", "--signal=INT"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let model = format!("m{nth}");
+        let engine = [&model, "--port", "0", "--itl", "50ms"];
+        let job = cluster.worker(&["--gpus=a100:1", "--time=10"], &engine).await;
+        cluster.mesh.serves(&model, 1).await;
+        let streams = cluster.streams(&model, 60).await;
+        cluster.slurm.says("scancel", &[signal, &[&job]].concat()).await;
+        let draining = async || cluster.mesh.listed().await.iter().any(|node| node["draining"] == true).then_some(());
+        eventually("others are told", draining).await;
+        whole(streams, 60).await;
+        assert_eq!(
+            cluster.slurm.ended(&job).await,
+            "COMPLETED",
+            "{signal:?}: {}",
+            cluster.slurm.output("worker", &job)
+        );
+        cluster.left().await;
+    }
+}
+
+#[tokio::test]
+async fn lab_slurm_where_the_limit_of_a_job_hits_streams_have_the_time_that_slurm_gives() {
+    let cluster = Cluster::new().await;
+    // It is told of another end, as where Slurm cannot be asked, and is hit by its own. Here Slurm kills after five seconds.
+    let mut environment = cluster.environment().to_vec();
+    environment.extend([("OTELA_START_ENDS_IN", "1h"), ("OTELA_START_DRAIN", "3s"), ("OTELA_START_STOP_GRACE", "1s")]);
+    let worker = script("worker.sbatch");
+    let options = ["--gpus=a100:1", "--time=1", "--mem=1000", worker.to_str().unwrap()];
+    let engine = [OTELA, "engine", "hit-by-its-limit", "--itl", "50ms"];
+    let job = cluster.slurm.submit("worker", &environment, &[&options[..], &engine].concat()).await;
+    cluster.mesh.serves("hit-by-its-limit", 1).await;
+    let body =
+        json!({"model": "hit-by-its-limit", "prompt": "x", "max_tokens": 20, "ignore_eos": true, "stream": true});
+    let mut answered = 0;
+    // One after another, so that the limit hits one of them.
+    loop {
+        let mut stream = raw(cluster.mesh.http, &post_bytes("/v1/completions", &body)).await;
+        let head = read_until(&mut stream, "\r\n\r\n").await;
+        if !head.contains(" 200 OK") {
+            break;
+        }
+        whole(vec![(head, stream)], 20).await;
+        answered += 1;
+    }
+    assert!(answered > 20, "{answered}");
+    assert_eq!(cluster.slurm.ended(&job).await, "TIMEOUT", "{}", cluster.slurm.output("worker", &job));
+    cluster.left().await;
+    cluster.gone("engine hit-by-its-limit").await;
 }
 
 #[tokio::test]

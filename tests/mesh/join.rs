@@ -77,7 +77,7 @@ async fn a_list_that_cannot_be_read_is_one_line_and_holds_nothing_up() {
     let mesh = Mesh::ingress(&[]).await;
     let list = format!("http://{}/v1/nothing/here", mesh.http);
     let node = node(&list, &[]);
-    let http: SocketAddr = node.says("registry: http://").await.split('/').next().unwrap().parse().unwrap();
+    let http = node.observed().await;
     node.says("cannot read a list of bootstraps").await;
     assert_eq!(get(http, "/v1/registry/status").await.status, 200);
     let failures = async || {

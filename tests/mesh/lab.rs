@@ -1,7 +1,7 @@
 //! Against the real things: the official clients of OpenAI and Anthropic and what is built on them, schemathesis, a real vLLM and its load
 //! generator, promtool. Prepared by `make lab`; the Makefile leaves these out, loudly, where a part of the lab is missing.
 
-use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric};
+use crate::support::{Mesh, Otela, SOON, eventually, get, post, post_bytes, raw, read_until, sum_metric, within};
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -9,6 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{io::AsyncWriteExt, process::Command};
+
+/// A real engine takes a minute, and longer where others work too.
+const LOADS_WITHIN: Duration = Duration::from_mins(8);
 
 #[expect(clippy::disallowed_methods, reason = "where the lab is, is told by the Makefile")]
 fn lab(part: &str) -> PathBuf {
@@ -148,7 +151,7 @@ async fn lab_promtool_every_metrics_page_is_in_order() {
     assert_eq!(post(mesh.http, "/v1/completions", &json!({"model": "nope", "prompt": "x"})).await.status, 404);
     let mut pages = vec![mesh.http];
     for process in [&mesh.nodes[0], &relay] {
-        pages.push(process.says("registry: http://").await.split('/').next().unwrap().parse().unwrap());
+        pages.push(process.observed().await);
     }
     for page in pages {
         let metrics = get(page, "/metrics").await;
@@ -168,7 +171,7 @@ async fn lab_promtool_every_metrics_page_is_in_order() {
 
 /// One start of a real vLLM serves all of this: it takes a minute.
 #[tokio::test]
-async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
+async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_lost_restarted_and_drained() {
     let mut mesh = Mesh::ingress(&[]).await;
     let vllm = lab("vllm/bin/vllm");
     // A name of its own, by which its processes are found.
@@ -198,12 +201,10 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
         "--dtype",
         "float32",
     ];
-    mesh.add(&["--ready-within", "8m"], &engine);
-    let deadline = Instant::now() + Duration::from_secs(480);
-    while mesh.ready("tiny").await == 0 {
-        assert!(Instant::now() < deadline, "{}", mesh.nodes[0].output());
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
+    let control = mesh.dir.path().join("control");
+    let control = control.to_str().unwrap();
+    mesh.add(&["--ready-within", "8m", "--restart", "on-failure", "--drain", "1m", "--control", control], &engine);
+    within(LOADS_WITHIN, "it serves", async || (mesh.ready("tiny").await == 1).then_some(())).await;
     let node = &mesh.listed().await[0];
     assert_eq!((&node["services"][0]["engine"], &node["lifecycle"]), (&json!("vllm"), &json!("serving")));
     assert_eq!(node["services"][0]["models"][0]["context_length"], 1024);
@@ -213,17 +214,49 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_lost() {
     openai(&mesh, "none", &["not-found"]).await;
     load(&mesh).await;
     cancelled_in_time(&mesh, format!("127.0.0.1:{port}").parse().unwrap()).await;
-    // The engine's own process is killed: Down, then gone, and nothing of it is left.
-    let pid = mesh.nodes[0].says("engine started pid=").await;
+    // The engine's own process is killed: Down, nothing of it is left, and another one is started.
+    let (before, pid) = (mesh.listed().await.remove(0), mesh.nodes[0].says("engine started pid=").await);
     let killed = Instant::now();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
     eventually("Down is seen", async || (mesh.listed().await.first()?["lifecycle"] == "down").then_some(())).await;
     assert!(killed.elapsed() < SOON);
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "tiny", "prompt": "x"})).await;
     assert_eq!(answer.status, 503);
-    assert_eq!(mesh.nodes[0].ends().await, 128 + 9);
-    let left = std::process::Command::new("pgrep").args(["-f", tiny.to_str().unwrap()]).output().unwrap();
-    assert!(left.stdout.is_empty(), "left behind: {}", String::from_utf8_lossy(&left.stdout));
+    within(LOADS_WITHIN, "it serves again", async || (mesh.ready("tiny").await == 1).then_some(())).await;
+    let after = mesh.listed().await.remove(0);
+    assert!(after["id"] == before["id"] && after["session"] != before["session"], "{after}");
+    assert_eq!(roots_of(&tiny).len(), 1, "the first one is gone");
+    load(&mesh).await;
+    drained(&mut mesh, control).await;
+    assert_eq!(roots_of(&tiny), [""; 0], "left behind");
+}
+
+/// The processes with this in their command line whose parents have it not: one for each engine.
+fn roots_of(name: &std::path::Path) -> Vec<String> {
+    let found = std::process::Command::new("pgrep").args(["-f", name.to_str().unwrap()]).output().unwrap();
+    let found: Vec<_> = String::from_utf8(found.stdout).unwrap().split_whitespace().map(str::to_owned).collect();
+    let parent = |pid: &str| {
+        let output = std::process::Command::new("ps").args(["-o", "ppid=", "-p", pid]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    // The agent and its guard have it as well.
+    let is_otela =
+        |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("otela"));
+    let engines: Vec<_> = found.into_iter().filter(|pid| !is_otela(pid)).collect();
+    engines.iter().filter(|pid| !engines.contains(&parent(pid))).cloned().collect()
+}
+
+/// The node is drained while it answers: the answer is whole, and the node ends in good order.
+async fn drained(mesh: &mut Mesh, control: &str) {
+    let body = json!({"model": "tiny", "prompt": "x", "max_tokens": 900, "ignore_eos": true, "stream": true});
+    let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+    let first = read_until(&mut stream, "data: {").await;
+    let mut drain = Command::new(env!("CARGO_BIN_EXE_otela"));
+    drain.args(["drain", "--local", "--control", control]);
+    let (said, rest) = tokio::join!(run(&mut drain), read_until(&mut stream, "data: [DONE]"));
+    assert!(said.contains("the node has left"), "{said}");
+    assert!((first + &rest).matches("\"text\"").count() > 100, "{rest}");
+    assert_eq!(mesh.nodes[0].ends().await, 0, "{}", mesh.nodes[0].output());
 }
 
 /// vLLM's own load generator, through the ingress: no request fails.

@@ -108,7 +108,12 @@ async fn p36_a_node_that_loads_is_shown_but_not_used(way: Way) {
     assert_eq!(mesh.ready("m").await, 0);
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("model_not_ready")));
+    let node = mesh.nodes[0].observed().await;
+    let unready = get(node, "/ready").await;
+    assert_eq!(unready.status, 503);
+    assert!(unready.json()["reason"].as_str().unwrap().starts_with("the engine: "), "{:?}", unready.body);
     mesh.serves("m", 1).await;
+    assert_eq!(get(node, "/ready").await.status, 200);
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await;
     assert_eq!(answer.status, 200);
 }
@@ -129,6 +134,74 @@ async fn a_clean_stop_finishes_what_runs_and_leaves_nothing() {
     assert_eq!(mesh.nodes[0].ends().await, 0);
     assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "the engine is gone");
     eventually("it has left", async || mesh.listed().await.is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn p55_a_stop_lets_answers_finish_until_the_grace_is_over_and_holds_on_to_nothing_else() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.start(&["--drain", "4s", "--stop-grace", "1s"], "m", &["--itl", "20ms"]).await;
+    let engine = mesh.nodes[0].says("pid=").await;
+    let node = mesh.nodes[0].observed().await;
+    let mut watchers = Vec::new();
+    for _ in 0..2 {
+        let mut watcher = raw(node, b"GET /v1/registry/watch HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        read_until(&mut watcher, "event: ").await;
+        watchers.push(watcher);
+    }
+    let streams = [50, 5000].map(|tokens| {
+        let body = json!({"model": "m", "prompt": "x", "max_tokens": tokens, "ignore_eos": true, "stream": true});
+        post_bytes("/v1/completions", &body)
+    });
+    let (mut short, mut long) = (raw(mesh.http, &streams[0]).await, raw(mesh.http, &streams[1]).await);
+    let begun = read_until(&mut short, "data: {").await;
+    read_until(&mut long, "data: {").await;
+    let stopped = Instant::now();
+    mesh.nodes[0].signal("-TERM");
+    // At once: the mesh is told, nobody new is let in, and who only watches is sent home.
+    mesh.serves("m", 0).await;
+    let refused = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await;
+    assert_eq!(refused.status, 503);
+    assert!(!refused.header("retry-after").is_empty());
+    assert_eq!(get(node, "/ready").await.status, 503);
+    for mut watcher in watchers {
+        read_until(&mut watcher, "0\r\n\r\n").await;
+    }
+    assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+    // What ends in time does so whole; the other one is told when the time is over.
+    let whole = begun + &read_until(&mut short, "data: [DONE]").await;
+    assert_eq!(whole.matches("\"text\"").count(), 50, "{whole}");
+    let (rest, _) = crate::support::read_to_end(&mut long).await;
+    assert!(rest.contains("stream_broken"), "{rest}");
+    assert_eq!(mesh.nodes[0].ends().await, 0);
+    let took = stopped.elapsed();
+    assert!((Duration::from_secs(4)..Duration::from_secs(8)).contains(&took), "{took:?}");
+    assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "the engine is gone");
+}
+
+#[tokio::test]
+async fn p55_a_second_signal_shortens_the_grace_and_an_idle_node_has_none() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    for model in ["busy", "idle"] {
+        mesh.start(&["--drain", "10m"], model, &["--itl", "20ms"]).await;
+    }
+    let body = json!({"model": "busy", "prompt": "x", "max_tokens": 5000, "ignore_eos": true, "stream": true});
+    let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+    read_until(&mut stream, "data: {").await;
+    let stopped = Instant::now();
+    mesh.nodes[1].signal("-TERM");
+    assert_eq!(mesh.nodes[1].ends().await, 0);
+    assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+    mesh.nodes[0].signal("-TERM");
+    mesh.serves("busy", 0).await;
+    // Those that come together are one.
+    eventually("a second one is heard", async || {
+        mesh.nodes[0].signal("-TERM");
+        mesh.nodes[0].output().contains("stopping at once").then_some(())
+    })
+    .await;
+    assert_eq!(mesh.nodes[0].ends().await, 0);
+    let (rest, _) = crate::support::read_to_end(&mut stream).await;
+    assert!(rest.contains("stream_broken"), "{rest}");
 }
 
 #[tokio::test]
@@ -250,7 +323,7 @@ async fn a_mesh_outlives_its_relay_and_joins_it_again() {
     assert_eq!(post(mesh.http, "/v1/completions", &body).await.status, 200, "nothing needs the relay");
     // With another key: only its address was configured.
     let second = relay();
-    let registry = second.says("registry: http://").await.split('/').next().unwrap().parse().unwrap();
+    let registry = second.observed().await;
     eventually("the relay knows the model again", async || {
         (get(registry, "/v1/registry/models/m").await.status == 200).then_some(())
     })

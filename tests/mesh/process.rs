@@ -60,6 +60,12 @@ impl Otela {
         }
     }
 
+    /// Where its registry, health and metrics are read.
+    pub(crate) async fn observed(&self) -> std::net::SocketAddr {
+        let at = self.says("registry: http://").await;
+        at.split('/').next().unwrap().parse().unwrap()
+    }
+
     /// All that it has written.
     pub(crate) fn output(&self) -> String {
         self.lines.borrow().join("\n")

@@ -7,7 +7,6 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::{
-    net::SocketAddr,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
@@ -144,7 +143,7 @@ impl Scripted {
 
 /// What a scheduler counts.
 async fn counts(scheduler: &Otela, metric: &str) -> f64 {
-    let http: SocketAddr = scheduler.says("registry: http://").await.split('/').next().unwrap().parse().unwrap();
+    let http = scheduler.observed().await;
     sum_metric(std::str::from_utf8(&get(http, "/metrics").await.body).unwrap(), metric)
 }
 

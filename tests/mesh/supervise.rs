@@ -80,9 +80,27 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-l
 
 /// A metric of the first node: the sum over its labels.
 async fn mesh_metric(mesh: &Mesh, name: &str) -> f64 {
-    let at = mesh.nodes[0].says("registry: http://").await;
-    let text = get(at.split('/').next().unwrap().parse().unwrap(), "/metrics").await;
+    let text = get(mesh.nodes[0].observed().await, "/metrics").await;
     crate::support::sum_metric(std::str::from_utf8(&text.body).unwrap(), name)
+}
+
+#[tokio::test]
+async fn p37_streams_that_begin_and_are_kept_alive_without_a_token_are_no_sign_of_life() {
+    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    log.allow("hang");
+    // The front end goes on: it begins a stream, and keeps it alive.
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let keep_alive = [json!(["send", ": still here\n\n"]), json!(["sleep", 0.2])];
+    let script: Vec<_> = [json!(["send", head])].into_iter().chain(keep_alive.into_iter().cycle().take(300)).collect();
+    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": script});
+    let _stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+    shown(&mesh, "it is out", |node| node["services"][0]["loading"] == "not answering").await;
+    let node = mesh.nodes[0].observed().await;
+    assert_eq!(get(node, "/ready").await.json()["reason"], "the engine: not answering");
+    std::fs::remove_file(mesh.dir.path().join("scripted-0.hang")).unwrap();
+    mesh.serves("m", 1).await;
+    assert_eq!(get(node, "/ready").await.status, 200);
 }
 
 #[tokio::test]

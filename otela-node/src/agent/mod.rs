@@ -14,6 +14,7 @@ mod life;
 mod operate;
 mod post_mortem;
 mod pulse;
+mod readiness;
 mod serve;
 mod voice;
 mod wrapped;
@@ -39,8 +40,9 @@ use otela_proto::{
 };
 use post_mortem::Coroner;
 pub(crate) use post_mortem::keep;
-pub use post_mortem::{LogSink, POST_MORTEM_PATH};
+pub use post_mortem::{LogSink, POST_MORTEM_PATH, writable};
 use prometheus_client::metrics::counter::Counter;
+pub use readiness::readiness;
 use serve::{Gate, Opening, Others};
 use std::{collections::BTreeMap, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};

@@ -210,6 +210,17 @@ impl Agent {
     }
 }
 
+/// Makes the folder if it is not there, and tries whether post-mortems can be kept in it.
+///
+/// # Errors
+/// Those of making it, and of writing a file to it.
+pub fn writable(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let trial = folder.join(format!(".otela-{}", std::process::id()));
+    std::fs::write(&trial, b"otela tries whether it can write here\n")?;
+    std::fs::remove_file(trial)
+}
+
 /// Writes a post-mortem of a node to a file of its own; where that is.
 pub(crate) fn keep(folder: &Path, node: &str, at: SystemTime, text: &[u8]) -> std::io::Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
