@@ -214,6 +214,11 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_lost_restarted_and_d
     openai(&mesh, "none", &["not-found"]).await;
     load(&mesh).await;
     cancelled_in_time(&mesh, format!("127.0.0.1:{port}").parse().unwrap()).await;
+    let at = mesh.nodes[0].observed().await;
+    let told = String::from_utf8(get(at, "/metrics").await.body.to_vec()).unwrap();
+    for name in ["requests{state=\"running\"}", "requests{state=\"waiting\"}", "kv_cache_ratio"] {
+        assert!(told.contains(&format!("\notela_agent_engine_{name}")), "{told}");
+    }
     // The engine's own process is killed: Down, nothing of it is left, and another one is started.
     let (before, pid) = (mesh.listed().await.remove(0), mesh.nodes[0].says("engine started pid=").await);
     let killed = Instant::now();

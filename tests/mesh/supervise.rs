@@ -149,6 +149,25 @@ async fn a_fatal_line_ends_an_engine_that_makes_no_token_and_no_other() {
 }
 
 #[tokio::test]
+async fn what_an_engine_tells_of_its_load_is_in_the_nodes_metrics_and_its_post_mortem() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let sink = mesh.dir.path().join("sink");
+    mesh.start(&["--log-sink", sink.to_str().unwrap()], "m", &["--itl", "20ms"]).await;
+    let node = mesh.nodes[0].observed().await;
+    eventually("the load is told", async || {
+        let text = String::from_utf8(get(node, "/metrics").await.body.to_vec()).unwrap();
+        let all = ["requests{state=\"running\"}", "requests{state=\"waiting\"}", "kv_cache_ratio"];
+        all.iter().all(|name| text.contains(&format!("\notela_agent_engine_{name}"))).then_some(())
+    })
+    .await;
+    let engine = engine_of(&mesh.nodes[0]);
+    assert!(Command::new("kill").args(["-9", &engine]).status().await.unwrap().success());
+    let story = post_mortem(&sink).await;
+    assert!(story["engine_metrics"]["text"].as_str().unwrap().contains("vllm:num_requests_running"), "{story}");
+    assert_eq!(mesh.nodes[0].ends().await, 128 + 9);
+}
+
+#[tokio::test]
 async fn what_is_known_of_a_failure_can_be_kept_by_another_peer() {
     let kept = tempfile::tempdir().unwrap();
     let mut mesh = Mesh::ingress(&["--post-mortems", kept.path().to_str().unwrap()]).await;

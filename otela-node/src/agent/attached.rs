@@ -61,6 +61,7 @@ impl Agent {
                 () = gone(ready.endpoint) => tracing::warn!(endpoint = %ready.endpoint, "the engine is gone, waiting for it"),
                 why = self.hangs(&serving, None) => tracing::warn!("the engine hangs: {why}"),
                 never = self.read_models_again(&serving) => match never {},
+                never = self.read_load(&serving) => match never {},
             }
             self.gate.close();
         }

@@ -105,6 +105,11 @@ impl Serving {
         &self.kind
     }
 
+    /// Where it is asked.
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
     /// What the door opens to.
     pub(super) fn open(&self) -> Open {
         self.open.clone()
@@ -119,6 +124,7 @@ impl Agent {
             line = self.prints_fatal(process.output(), serving) => Fate::Fatal(line),
             why = self.hangs(serving, Some(HANGS_MAX)) => Fate::Hung(why),
             never = self.read_models_again(serving) => match never {},
+            never = self.read_load(serving) => match never {},
         }
     }
 

@@ -11,6 +11,7 @@ mod ending;
 pub mod hardware;
 mod health;
 mod life;
+mod load;
 mod operate;
 mod post_mortem;
 mod pulse;
@@ -32,6 +33,7 @@ pub use attached::Attached;
 pub use ending::Ending;
 use hardware::{Tools, Visible};
 use health::HealthCounters;
+use load::Account;
 use operate::Operations;
 pub use operate::{DRAIN_PATH, LOGS_PATH};
 use otela_proto::{
@@ -177,6 +179,7 @@ struct Agent {
     ending: Ending,
     operations: Operations,
     health: HealthCounters,
+    account: Account,
     coroner: Coroner,
     restarts: Counter,
 }
@@ -212,7 +215,8 @@ pub async fn run(
     metrics.register(|r| r.register("otela_agent_engine_restarts", "Times that an engine was started again", shown));
     let (allocation, stop_grace) = (config.allocation.clone(), config.stop_grace);
     let (tasks, ending) = (tasks.clone(), ending);
-    let agent = Agent { config, peer, tasks, gate, voice, ending, operations, health, coroner, restarts };
+    let account = Account::new(metrics);
+    let agent = Agent { config, peer, tasks, gate, voice, ending, operations, health, account, coroner, restarts };
     agent.voice.say(|_| {}).await;
     agent.tasks.spawn(allocation.follow(agent.voice.clone(), agent.ending.clone(), stop_grace));
     let hardware = detect(&agent.config.visible).await;

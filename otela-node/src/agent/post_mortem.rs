@@ -145,6 +145,9 @@ impl Agent {
     pub(super) async fn post_mortem(&self, process: &Process, cause: &str) {
         let Some(sink) = &self.config.log_sink else { return };
         let now = SystemTime::now();
+        let account = self.account.page();
+        let account =
+            account.map(|page| json!({"at": humantime::format_rfc3339_millis(page.at).to_string(), "text": page.text}));
         let report = json!({
             "cause": cause,
             "at": humantime::format_rfc3339_millis(now).to_string(),
@@ -157,6 +160,7 @@ impl Agent {
             "exit": process.exit().map(|exit| exit.to_string()),
             "last_lines": last_lines(process),
             "metrics": self.coroner.metrics.render(),
+            "engine_metrics": account,
         });
         let written = timeout(WRITTEN_WITHIN, self.write(sink, &report, now)).await;
         let written = written.unwrap_or_else(|_| Err(format!("not done within {WRITTEN_WITHIN:?}")));

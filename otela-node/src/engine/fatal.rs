@@ -3,7 +3,7 @@
 //! Engines also print what clients have written. The usual patterns therefore want a line that begins as an error does, and
 //! whoever finds one asks the engine before it believes it; patterns of the operator's own are believed at once.
 
-use regex::bytes::RegexSet;
+use regex::bytes::{Regex, RegexSet};
 
 /// What a line of an error begins with: names of processes in parentheses or brackets, a level with its place and time, and
 /// the names of exceptions. Then comes one of [`CAUSES`].
@@ -29,9 +29,13 @@ const CAUSES: [&str; 12] = [
     r"Fatal Python error: ",
 ];
 
+/// What every one of [`CAUSES`] has in it. Found in much text at once, where lines are looked at one by one.
+const HINTS: &str = r"(?-u)CUDA|HIP |NCCL|nccl|Watchdog|[Cc]ore (?:proc|init)|EngineDead|Fatal Python";
+
 /// What makes a line fatal.
 #[derive(Debug, Clone)]
 pub struct FatalPatterns {
+    hints: Regex,
     usual: RegexSet,
     own: RegexSet,
 }
@@ -72,7 +76,12 @@ impl FatalPatterns {
     /// One of them is none, or is too large.
     pub fn new<S: AsRef<str>>(own: &[S]) -> Result<Self, PatternError> {
         let usual = CAUSES.iter().map(|cause| format!("{BEGINS}{cause}"));
-        Ok(Self { usual: RegexSet::new(usual)?, own: RegexSet::new(own)? })
+        Ok(Self { hints: Regex::new(HINTS)?, usual: RegexSet::new(usual)?, own: RegexSet::new(own)? })
+    }
+
+    /// Whether one of the lines in `text` may be fatal: if not, none is. A line that began before it is another matter.
+    pub(super) fn may_be_in(&self, text: &[u8]) -> bool {
+        !self.own.is_empty() || self.hints.is_match(text)
     }
 
     /// Whether this line tells of a fatal fault.
@@ -105,6 +114,7 @@ mod tests {
         ];
         for line in fatal {
             assert_eq!(patterns.belief(line.as_bytes()), Some(Belief::AfterAsking), "{line}");
+            assert!(FatalPatterns::default().may_be_in(line.as_bytes()), "{line}");
         }
         for line in [
             "INFO 11-29 10:00:00 [logger.py:43] Received request cmpl-1: prompt: 'RuntimeError: CUDA error: an illegal memory access'",
@@ -115,6 +125,9 @@ mod tests {
         ] {
             assert_eq!(patterns.belief(line.as_bytes()), None, "{line}");
         }
+        assert!(patterns.may_be_in(b"anything"), "who knows what one's own patterns are");
+        let usual = b"INFO 11-29 10:00:00 [loggers.py:123] Engine 000: Avg prompt throughput: 1.0 tokens/s\n";
+        assert!(!FatalPatterns::default().may_be_in(usual));
         assert_eq!(patterns.belief(b"Xid 79: fallen off the bus"), Some(Belief::AtOnce));
         assert!(FatalPatterns::new(&["("]).is_err());
     }

@@ -109,8 +109,9 @@ impl Output {
 
     fn feed(&self, stream: Stream, bytes: &[u8]) {
         let mut fatal = None;
-        self.ring().feed(stream, bytes, |line| {
-            if fatal.is_none() {
+        let may_be_fatal = self.patterns.may_be_in(bytes);
+        self.ring().feed(stream, bytes, |line, began_before| {
+            if fatal.is_none() && (may_be_fatal || began_before) {
                 fatal = self.patterns.belief(line).map(|belief| (belief, String::from_utf8_lossy(line).into_owned()));
             }
         });
@@ -163,15 +164,16 @@ struct Ring {
 }
 
 impl Ring {
-    /// Takes what was read; `ended` sees each line that ends in it, as far as it is kept.
-    fn feed(&mut self, stream: Stream, mut rest: &[u8], mut ended: impl FnMut(&[u8])) {
+    /// Takes what was read; `ended` sees each line that ends in it, as far as it is kept, and whether it began before.
+    fn feed(&mut self, stream: Stream, mut rest: &[u8], mut ended: impl FnMut(&[u8], bool)) {
         let partial = &mut self.partial[stream as usize];
+        let mut began_before = !partial.line.bytes.is_empty();
         while !rest.is_empty() {
             let (run, next) = rest.split_at(memchr2(b'\n', b'\r', rest).unwrap_or(rest.len()));
             partial.extend(run);
             match next.first() {
                 Some(b'\n') => {
-                    ended(&partial.line.bytes);
+                    ended(&partial.line.bytes, mem::take(&mut began_before));
                     // Whoever prints much makes room for a line by losing one, whose memory serves again.
                     let oldest = if self.lines.len() == LINES_MAX { self.lines.pop_front() } else { None };
                     self.forgotten += u64::from(oldest.is_some());

@@ -87,6 +87,15 @@ impl Place<'_> {
         Ok(models)
     }
 
+    /// A page that is text.
+    pub(super) async fn text(&self, path: &str, limit: Duration) -> Result<String, Problem> {
+        let answer = self.ask(path, None, limit).await?;
+        if answer.status != StatusCode::OK {
+            return Err(self.refusal(path, &answer));
+        }
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
+    }
+
     /// Makes one token of `model`, waiting `limit` for it.
     pub(super) async fn generate(&self, model: &str, limit: Duration) -> Result<Task, Problem> {
         let message = json!([{"role": "user", "content": "Hi"}]);

@@ -1,7 +1,8 @@
 //! An engine that serves, asked again: does it still make tokens, and which models has it now?
 
 use super::{
-    kind::Kind,
+    kind::{Engine, Kind},
+    load::EngineLoad,
     ready::Ready,
     serving::{ModelInfo, Place},
 };
@@ -20,6 +21,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(10);
 /// Where a serving engine is asked.
 #[derive(Debug, Clone)]
 pub struct Watched {
+    engine: Engine,
     endpoint: SocketAddr,
     api_key: Option<String>,
     /// One that it lists.
@@ -31,7 +33,8 @@ impl Watched {
     #[must_use]
     pub fn new(ready: &Ready, kind: &Kind) -> Self {
         let model = ready.models.first().map(|model| model.id.clone()).unwrap_or_default();
-        Self { endpoint: ready.endpoint, api_key: kind.api_key.clone(), model: Arc::new(Mutex::new(model)) }
+        let (engine, endpoint, api_key) = (kind.engine, ready.endpoint, kind.api_key.clone());
+        Self { engine, endpoint, api_key, model: Arc::new(Mutex::new(model)) }
     }
 
     fn place(&self) -> Place<'_> {
@@ -60,6 +63,18 @@ impl Watched {
 
     fn model(&self) -> String {
         self.model.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it says of its load, and all of its metrics in Prometheus' text format; `None` if engines of its kind tell none.
+    ///
+    /// # Errors
+    /// Why it does not tell, in words.
+    pub async fn load(&self) -> Option<Result<(EngineLoad, String), String>> {
+        let names = self.engine.load_names()?;
+        let asked = timeout(LIST_LIMIT, self.place().text(names.path, LIST_LIMIT)).await;
+        let asked = asked.map_err(|_| format!("no metrics within {}", humantime::format_duration(LIST_LIMIT)));
+        let page = asked.and_then(|asked| asked.map_err(|problem| problem.text));
+        Some(page.map(|page| (EngineLoad::read(&page, names), page)))
     }
 
     /// The models that it lists now; at least one.
