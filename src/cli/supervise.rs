@@ -4,7 +4,7 @@ use super::model::Limit;
 use crate::exit::CommandError;
 use clap::ValueEnum;
 use otela_node::{
-    agent::{AgentConfig, LogSink, Restart, writable},
+    agent::{AgentConfig, HungAfter, LogSink, Restart, writable},
     engine::{Engine, FatalPatterns},
 };
 use otela_proto::{PeerId, id::peer_id};
@@ -41,10 +41,11 @@ pub(crate) struct SuperviseArgs {
     /// minutes.
     #[arg(long, env = "OTELA_START_RESTARTS_MAX", value_name = "N", default_value = "5", requires = "restart")]
     restarts_max: u32,
-    /// An engine that has requests, answers none for so long and makes no token when asked is taken out of rotation until it
-    /// does, and ended after five times as long; or never.
-    #[arg(long, env = "OTELA_START_HUNG_AFTER", value_name = "TIME", default_value = "2m")]
-    hung_after: Limit,
+    /// An engine that has requests and makes no token for so long, nor when asked, is taken out of rotation until it does, and
+    /// ended after five times as long; or never. If not given, 2m; 10m for llama.cpp, Ollama and engines that are not known,
+    /// which may let a small request wait behind long ones.
+    #[arg(long, env = "OTELA_START_HUNG_AFTER", value_name = "TIME")]
+    hung_after: Option<Limit>,
     /// A line of the engine's output after which it is of no use, as a regular expression; several times. Faults of CUDA, HIP
     /// and NCCL are known without.
     #[arg(long = "fatal", env = "OTELA_START_FATAL", value_name = "REGEX")]
@@ -104,7 +105,11 @@ impl SuperviseArgs {
             When::Never => Restart::Never,
             When::OnFailure => Restart::OnFailure(self.restarts_max),
         };
-        agent.hung_after = self.hung_after.0.map(|time| time.min(HUNG_AFTER_MAX));
+        agent.hung_after = match self.hung_after {
+            None => HungAfter::Usual,
+            Some(Limit(Some(time))) => HungAfter::After(time.min(HUNG_AFTER_MAX)),
+            Some(Limit(None)) => HungAfter::Never,
+        };
         agent.fatal = Arc::new(FatalPatterns::new(&self.fatal)?);
         agent.log_sink = self.log_sink.clone();
         agent.operators = self.operators.clone();

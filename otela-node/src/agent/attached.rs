@@ -53,7 +53,7 @@ impl Agent {
     async fn offer(&self, engine: &Attached, kind: &Kind) -> Infallible {
         loop {
             let ready = self.wait_for(engine, kind).await;
-            let serving = Serving::new(kind.clone(), &ready, self.patience(), self.tasks.clone());
+            let serving = Serving::new(kind.clone(), &ready, self.patience(kind), self.tasks.clone());
             self.gate.open(serving.open());
             self.reachable().await;
             self.say_serving(kind, &ready).await;

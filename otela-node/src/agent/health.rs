@@ -10,7 +10,7 @@ use super::{
     serve::Open,
 };
 use crate::{
-    engine::{Belief, Client, FatalLine, Kind, ModelInfo, Output, Process, Ready, Watched},
+    engine::{Belief, Client, Engine, FatalLine, Kind, ModelInfo, Output, Process, Ready, Watched},
     tasks::Tasks,
     telemetry::Metrics,
 };
@@ -40,6 +40,30 @@ const ASKED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 /// Models named on one line, and characters of each.
 const NAMES_MAX: usize = 10;
 const NAME_CHARS_MAX: usize = 200;
+
+/// How long an engine may have requests and make no token, half of it before it is asked for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HungAfter {
+    /// Two minutes; ten for engines that may let a small request wait behind long ones.
+    #[default]
+    Usual,
+    /// So long.
+    After(Duration),
+    /// For ever.
+    Never,
+}
+
+impl HungAfter {
+    /// Of this engine; `None` for ever.
+    pub(super) fn of(self, engine: Engine) -> Option<Duration> {
+        match self {
+            Self::Usual if engine.batches() => Some(Duration::from_mins(2)),
+            Self::Usual => Some(Duration::from_mins(10)),
+            Self::After(time) => Some(time),
+            Self::Never => None,
+        }
+    }
+}
 
 /// How serving came to its end.
 #[derive(Debug)]
@@ -151,7 +175,9 @@ impl Agent {
     /// Takes the engine out of rotation whenever it hangs, and back; resolves when it has hung for `hangs_max` times the
     /// patience.
     pub(super) async fn hangs(&self, serving: &Serving, hangs_max: Option<u32>) -> String {
-        let Some(hung_after) = self.config.hung_after else { return std::future::pending().await };
+        let Some(hung_after) = self.config.hung_after.of(serving.kind.engine) else {
+            return std::future::pending().await;
+        };
         let (pulse, patience) = (&serving.open.pulse, hung_after / 2);
         let mut relapses = 0;
         loop {

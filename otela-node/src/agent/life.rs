@@ -107,7 +107,8 @@ impl Agent {
                 return Begun::NotReady(error);
             }
         };
-        let serving = Serving::new(kind, &ready, self.patience(), self.tasks.clone());
+        let patience = self.patience(&kind);
+        let serving = Serving::new(kind, &ready, patience, self.tasks.clone());
         self.gate.open(serving.open());
         tokio::select! {
             () = self.reachable() => {}
@@ -119,8 +120,8 @@ impl Agent {
     }
 
     /// How long an engine may be silent before it is asked.
-    pub(super) fn patience(&self) -> Duration {
-        self.config.hung_after.map_or(NEVER, |hung_after| hung_after / 2)
+    pub(super) fn patience(&self, kind: &Kind) -> Duration {
+        self.config.hung_after.of(kind.engine).map_or(NEVER, |hung_after| hung_after / 2)
     }
 
     /// The mesh may send requests.

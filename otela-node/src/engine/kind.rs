@@ -77,6 +77,16 @@ impl Engine {
         }
     }
 
+    /// Whether it works on many requests at a time, so that a small one is answered beside long ones. The others may let it
+    /// wait until these are through.
+    #[must_use]
+    pub fn batches(self) -> bool {
+        match self {
+            Self::Vllm | Self::Sglang | Self::TensorRtLlm | Self::Triton | Self::Otela => true,
+            Self::LlamaServer | Self::Ollama | Self::Generic => false,
+        }
+    }
+
     fn by_name(name: &str) -> Option<Self> {
         match name {
             "vllm" => Some(Self::Vllm),
