@@ -4,7 +4,7 @@ mod way;
 
 use crate::{
     cli::{DrainArgs, LogsArgs},
-    exit::CommandError,
+    exit::{CommandError, say},
     look::plain,
 };
 use http::Method;
@@ -49,8 +49,11 @@ pub(crate) enum OperateError {
     #[error("an id alone does not tell where {0} is: name its mesh with --bootstrap")]
     NoBootstrap(PeerId),
     /// The mesh or the node in it is not found.
-    #[error("the mesh does not know {0}, or was not found: see `otela doctor` with the same flags")]
+    #[error("the mesh does not know {0}, or nobody of it was reached: see `otela doctor` with the same flags")]
     NotFound(PeerId),
+    /// It is not there any more.
+    #[error("{0} has left the mesh")]
+    HasLeft(PeerId),
     /// It runs no engine.
     #[error("{0} is no node but another peer: only what `otela start` has started is drained and has logs")]
     NoNode(PeerId),
@@ -67,7 +70,13 @@ pub(crate) enum OperateError {
 
 /// Drains a node, and waits until it has left.
 pub(crate) async fn drain(args: DrainArgs) -> Result<ExitCode, CommandError> {
-    let way = Way::to(args.which).await?;
+    let way = match Way::to(args.which).await {
+        Err(CommandError::Operate(OperateError::HasLeft(node))) => {
+            write(&format!("{node} has left already\n"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        way => way?,
+    };
     let within =
         args.timeout.map(|time| format!("?within={}", humantime::format_duration(time).to_string().replace(' ', "")));
     let path = format!("{DRAIN_PATH}{}", within.unwrap_or_default());
@@ -89,8 +98,17 @@ pub(crate) async fn drain(args: DrainArgs) -> Result<ExitCode, CommandError> {
 pub(crate) async fn logs(args: LogsArgs) -> Result<ExitCode, CommandError> {
     let way = Way::to(args.which).await?;
     let mut path = format!("{LOGS_PATH}?lines={}", args.lines);
+    let mut said_some = false;
     loop {
-        let said = way.ask(Method::GET, &path).await?;
+        let said = match way.ask(Method::GET, &path).await {
+            // Whoever follows a node does so until it is not there any more.
+            Err(OperateError::NotReached(_)) if said_some => {
+                say("otela: the node has left, or is not reached any more");
+                break;
+            }
+            said => said?,
+        };
+        said_some = true;
         let lines = said["lines"].as_array().ok_or(OperateError::NotUnderstood)?;
         let next = said["next"].as_u64().ok_or(OperateError::NotUnderstood)?;
         let lines = lines.iter().filter_map(Value::as_str).map(|line| format!("{}\n", plain::text(line)));

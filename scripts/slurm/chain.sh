@@ -1,12 +1,12 @@
 #!/bin/bash
 # Jobs one after another, so that a model is served for longer than a job may last: each submits its successor, which starts
-# so long before it ends that it serves by then.
+# so long before it takes no new requests that it serves by then.
 #
 #   scripts/slurm/chain.sh --jobs 14 --overlap 30m qwen --gpus=1 --time=12:00:00 scripts/slurm/worker.sbatch vllm serve Qwen/Qwen3-8B
 #
 #   --jobs N        how many jobs in all (default 14: a week of half days)
-#   --overlap TIME  before the end of one the next starts: what the queue and the engine take to begin (default 30m); at
-#                   most half of a job's time
+#   --overlap TIME  so long before one takes no new requests (OTELA_START_DRAIN_BEFORE_END, 2m, before its end) the next
+#                   starts: what the queue and the engine take to begin (default 30m); at most half of a job's time
 #   qwen            a name for the chain: its jobs are called otela-chain-qwen
 #
 # There are never more than two jobs of a chain at a time. It ends after the last job, or when you say so:

@@ -20,7 +20,7 @@ die() {
 # Whoever forgets one of the two would find out an hour later.
 need_bootstrap() {
     [[ -n ${OTELA_PEER_BOOTSTRAP:-}${OTELA_PEER_VIA:-}${OTELA_PEER_MESH_FILE:-}${OTELA_CONFIG:-} ]] ||
-        die "OTELA_PEER_BOOTSTRAP is not set: export it as HOST:PORT of a relay, or OTELA_CONFIG as a file that says it"
+        die "OTELA_PEER_BOOTSTRAP is not set: export it as HOST:PORT of a relay, OTELA_PEER_VIA as the address of one on the login node, or OTELA_CONFIG as a file that says it"
 }
 
 need_otela() {
@@ -30,6 +30,8 @@ need_otela() {
 # Puts the words of the engine's command line into the array `engine`, inside of the container if there is to be one.
 # shellcheck disable=SC2034 # whoever calls it reads the array
 in_container() {
+    [[ -z ${OTELA_CONTAINER:-} || $OTELA_CONTAINER =~ ^(apptainer|enroot|edf)$ ]] ||
+        die "OTELA_CONTAINER=$OTELA_CONTAINER: there are apptainer, enroot and edf"
     [[ -z ${OTELA_CONTAINER:-} || -n ${OTELA_IMAGE:-} ]] ||
         die "OTELA_IMAGE is not set: for $OTELA_CONTAINER export it as a SIF file, the name of a container, or an environment"
     case ${OTELA_CONTAINER:-} in
@@ -37,12 +39,11 @@ in_container() {
         apptainer) engine=(apptainer exec --nv "$OTELA_IMAGE" "$@") ;;
         enroot) engine=(enroot start --rw "$OTELA_IMAGE" "$@") ;;
         edf) engine=(srun --overlap --ntasks=1 --environment="$OTELA_IMAGE" "$@") ;;
-        *) die "OTELA_CONTAINER=$OTELA_CONTAINER: there are apptainer, enroot and edf" ;;
     esac
 }
 
-# Submits this job's successor, if it is one of a chain: so that it starts OTELA_CHAIN_OVERLAP seconds before this one ends,
-# and only if there is none yet. In the background, because Slurm may have to be asked for long.
+# Submits this job's successor, if it is one of a chain: so that it starts OTELA_CHAIN_OVERLAP seconds before this one takes no
+# new requests, and only if there is none yet. In the background, because Slurm may have to be asked for long.
 submit_successor() {
     [[ -n ${OTELA_CHAIN_SUBMIT:-} ]] || return 0
     if ((OTELA_CHAIN_LEFT <= 0)); then
@@ -55,15 +56,22 @@ submit_successor() {
 }
 
 successor() {
-    local shown start end begin others submit
+    local shown start end begin others submit drains
     others=$(squeue --me --noheader --name="$SLURM_JOB_NAME" --states=PENDING,CONFIGURING,RUNNING --format=%A) || return 1
     # Those with higher numbers come after this one; a job that was requeued has a successor already.
     if awk -v me="$SLURM_JOB_ID" '$1 > me { found = 1 } END { exit !found }' <<<"$others"; then return 0; fi
     shown=$(SLURM_TIME_FORMAT=%s scontrol show job --oneliner "$SLURM_JOB_ID") || return 1
     start=$(grep -oE ' StartTime=[0-9]+' <<<"$shown" | cut -d= -f2) || return 1
     end=$(grep -oE ' EndTime=[0-9]+' <<<"$shown" | cut -d= -f2) || return 1
+    # As the node does by OTELA_START_DRAIN_BEFORE_END, and what its engine may take to end.
+    drains=130
+    if [[ ${OTELA_START_DRAIN_BEFORE_END:-} =~ ^([0-9]+)([smh])$ ]]; then
+        case ${BASH_REMATCH[2]} in s) drains=1 ;; m) drains=60 ;; h) drains=3600 ;; esac
+        drains=$((BASH_REMATCH[1] * drains + 10))
+    fi
+    ((drains <= (end - start) / 4)) || drains=$(((end - start) / 4))
     # Not before the half of this one, or there would be three at a time.
-    begin=$((end - OTELA_CHAIN_OVERLAP))
+    begin=$((end - drains - OTELA_CHAIN_OVERLAP))
     ((begin >= (start + end) / 2)) || begin=$(((start + end + 1) / 2))
     begin=$((begin - $(date +%s)))
     eval "submit=($OTELA_CHAIN_SUBMIT)"

@@ -19,7 +19,7 @@ pub(crate) struct WhichArgs {
     #[arg(long, conflicts_with = "node")]
     pub(crate) local: bool,
     /// If there are several: the one with this process id.
-    #[arg(long, value_name = "PID", conflicts_with = "node")]
+    #[arg(long, value_name = "PID", conflicts_with = "node", value_parser = process_id)]
     pub(crate) pid: Option<u32>,
     #[command(flatten)]
     control: ControlArgs,
@@ -27,6 +27,10 @@ pub(crate) struct WhichArgs {
     pub(crate) peer: PeerArgs,
     #[command(flatten)]
     pub(crate) via: ViaArgs,
+}
+
+fn process_id(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "not the number of a process".to_owned())
 }
 
 impl WhichArgs {

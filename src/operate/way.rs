@@ -174,8 +174,11 @@ async fn find(peer: &Peer, node: &PeerId) -> Result<(), OperateError> {
     };
     timeout(FIND_WITHIN, found).await.map_err(|_| OperateError::NotFound(*node))?;
     let view = peer.view();
-    let is_node = view.node(node).is_some_and(|found| found.entry.payload().has_role(Role::Node));
-    if is_node { Ok(()) } else { Err(OperateError::NoNode(*node)) }
+    match view.node(node) {
+        Some(found) if !found.is_listed() => Err(OperateError::HasLeft(*node)),
+        Some(found) if found.entry.payload().has_role(Role::Node) => Ok(()),
+        _ => Err(OperateError::NoNode(*node)),
+    }
 }
 
 async fn ask_peer(peer: &Peer, node: &PeerId, method: Method, path: &str) -> Result<(StatusCode, Bytes), String> {

@@ -90,17 +90,57 @@ async fn p37_streams_that_begin_and_are_kept_alive_without_a_token_are_no_sign_o
     let log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
     log.allow("hang");
     // The front end goes on: it begins a stream, and keeps it alive.
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-    let keep_alive = [json!(["send", ": still here\n\n"]), json!(["sleep", 0.2])];
-    let script: Vec<_> = [json!(["send", head])].into_iter().chain(keep_alive.into_iter().cycle().take(300)).collect();
-    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": script});
-    let _stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
+    let _stream = raw(mesh.http, &endless(": still here\n\n")).await;
     shown(&mesh, "it is out", |node| node["services"][0]["loading"] == "not answering").await;
     let node = mesh.nodes[0].observed().await;
     assert_eq!(get(node, "/ready").await.json()["reason"], "the engine: not answering");
     std::fs::remove_file(mesh.dir.path().join("scripted-0.hang")).unwrap();
     mesh.serves("m", 1).await;
     assert_eq!(get(node, "/ready").await.status, 200);
+}
+
+/// A request whose answer is a stream of this, again and again.
+fn endless(event: &str) -> Vec<u8> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    let events = [json!(["send", event]), json!(["sleep", 0.2])];
+    let script: Vec<_> = [json!(["send", head])].into_iter().chain(events.into_iter().cycle().take(300)).collect();
+    post_bytes("/v1/completions", &json!({"model": "m", "prompt": "x", "stream": true, "script": script}))
+}
+
+/// Three callers at once that wait longer than the node is patient, for nothing, and go.
+async fn give_up(mesh: &Mesh) {
+    let body = post_bytes("/v1/completions", &json!({"model": "m", "prompt": "x", "script": [["gone"]]}));
+    let waits = async || {
+        let mut caller = raw(mesh.http, &body).await;
+        tokio::time::timeout(Duration::from_millis(1_300), read_until(&mut caller, "HTTP")).await.unwrap_err();
+    };
+    tokio::join!(waits(), waits(), waits());
+}
+
+#[tokio::test]
+async fn p37_an_engine_that_is_full_is_no_dead_one() {
+    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    // It works for one request, and all others have to wait.
+    let mut stream = raw(mesh.http, &endless("data: {\"choices\": []}\n\n")).await;
+    read_until(&mut stream, "data: {").await;
+    log.allow("hang");
+    give_up(&mesh).await;
+    let asked = async || (mesh_metric(&mesh, "otela_agent_engine_asked_total").await >= 1.0).then_some(());
+    eventually("it was asked, in vain", asked).await;
+    give_up(&mesh).await;
+    assert_eq!(mesh_metric(&mesh, "otela_agent_engine_hung_total").await, 0.0, "{}", mesh.nodes[0].output());
+    assert_eq!(mesh.ready("m").await, 1);
+}
+
+#[tokio::test]
+async fn p37_one_that_answers_its_node_and_no_caller_is_out_for_a_while() {
+    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let _log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    give_up(&mesh).await;
+    shown(&mesh, "it is out", |node| node["services"][0]["loading"] == "not answering").await;
+    mesh.serves("m", 1).await;
+    assert_eq!(post(mesh.http, "/v1/completions", &ask("m")).await.status, 200);
 }
 
 #[tokio::test]

@@ -80,7 +80,13 @@ fn private(folder: &Path) -> io::Result<()> {
 fn ours_alone(folder: &Path) -> io::Result<()> {
     let is = fs::symlink_metadata(folder)?;
     let is_ours = is.is_dir() && is.uid() == rustix::process::geteuid().as_raw() && is.mode() & OTHERS == 0;
-    if is_ours { Ok(()) } else { Err(io::Error::other("it is there and not a folder of this user alone (mode 0700)")) }
+    if is_ours {
+        Ok(())
+    } else {
+        Err(io::Error::other(
+            "it is there and others may enter it, or it is no folder of this user: chmod 700, or another --control",
+        ))
+    }
 }
 
 /// The sockets of nodes in `folder`, with their process ids. Those of processes that were killed are left out, and removed.

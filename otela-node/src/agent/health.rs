@@ -5,7 +5,7 @@
 
 use super::{
     Agent,
-    life::cards,
+    life::{NEVER, cards},
     pulse::{Doubt, Pulse},
     serve::Open,
 };
@@ -36,6 +36,11 @@ const SURVIVED_FOR: Duration = Duration::from_secs(10);
 const HANGS_MAX: u32 = 5;
 /// Pauses between two questions to one that hangs.
 const ASKED_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// A device that is lost shows within this, however much patience there is otherwise.
+const NOT_AT_ONCE: Duration = Duration::from_mins(1);
+/// The rests of one that makes single tokens and no answers double so often.
+const RELAPSES_MAX: u32 = 3;
 
 /// Models named on one line, and characters of each.
 const NAMES_MAX: usize = 10;
@@ -160,9 +165,10 @@ impl Agent {
             if line.belief == Belief::AtOnce {
                 return line;
             }
+            let (pulse, then) = (&serving.open.pulse, serving.open.pulse.now());
             let makes_a_token = self.ask(serving, SURVIVES_WITHIN).await.is_ok();
-            // Behind a long queue the token has to wait, and others' come.
-            if !makes_a_token && serving.open.pulse.silent_for() >= SURVIVES_WITHIN / 2 {
+            // Behind a long prompt or a long queue the token has to wait.
+            if !makes_a_token && !pulse.lives(then, self.patience(&serving.kind).min(NOT_AT_ONCE)).await {
                 return line;
             }
             self.health.survived.inc();
@@ -179,7 +185,7 @@ impl Agent {
             return std::future::pending().await;
         };
         let (pulse, patience) = (&serving.open.pulse, hung_after / 2);
-        let mut relapses = 0;
+        let (mut relapses, mut well) = (0, pulse.now());
         loop {
             let doubt = tokio::select! {
                 doubt = pulse.doubted() => Some(doubt),
@@ -188,49 +194,63 @@ impl Agent {
             if doubt.is_none() && pulse.silent_for() < IDLE_ASKED_EVERY {
                 continue;
             }
+            let then = pulse.now();
             let asked = self.ask(serving, patience).await;
-            // What was asked before may have been answered meanwhile, and that may be why the token had to wait.
-            let lives = matches!(doubt, None | Some(Doubt::Silent(_))) && pulse.silent_for() < patience;
+            // Whoever was not silent until now has as long again: a token that is asked for may be refused or have to wait where
+            // real requests fill the engine.
+            let limit = if matches!(doubt, Some(Doubt::Silent(_))) { Duration::ZERO } else { patience };
             let gave_up = matches!(doubt, Some(Doubt::GivenUp(_)));
+            if (asked.is_err() || gave_up) && pulse.lives(then, limit).await {
+                pulse.begins_anew();
+                sleep(ASKED_AGAIN.0).await;
+                continue;
+            }
             let why = match (asked, doubt) {
                 (Ok(()), Some(doubt)) if gave_up => doubt.to_string(),
                 (Ok(()), _) => {
                     pulse.is_well();
                     continue;
                 }
-                (Err(_), _) if lives => continue,
                 (Err(problem), Some(doubt)) => format!("{doubt}; asked for a token: {problem}"),
                 (Err(problem), None) => format!("asked for a token: {problem}"),
             };
             self.take_out(serving, &why).await;
+            relapses = if pulse.has_beaten_since(well) { 0 } else { relapses };
             // Whoever makes single tokens and no answers is given longer and longer rests.
-            let rest = if gave_up { patience.saturating_mul(1 << relapses.min(6)) } else { ASKED_AGAIN.0 };
+            let rest = if gave_up { patience.saturating_mul(1 << relapses.min(RELAPSES_MAX)) } else { ASKED_AGAIN.0 };
             relapses += u32::from(gave_up);
             let limit = hangs_max.map(|most| hung_after.saturating_mul(most).max(rest * 2));
             if !self.recovers(serving, (rest, patience), limit).await {
                 return why;
             }
             self.take_back(serving).await;
+            well = pulse.now();
         }
     }
 
-    /// Whether it makes a token within `limit`. `rest` is the pause before the first question.
+    /// Whether it makes a token within `limit`, of itself or for a request that still runs. `rest` is the pause before the first
+    /// question.
     async fn recovers(
         &self,
         serving: &Serving,
         (rest, patience): (Duration, Duration),
         limit: Option<Duration>,
     ) -> bool {
-        let (begun, mut pause) = (Instant::now(), rest);
-        loop {
-            sleep(pause).await;
-            if self.ask(serving, patience).await.is_ok() {
-                return true;
+        let (pulse, then) = (&serving.open.pulse, serving.open.pulse.now());
+        let asks = async {
+            let mut pause = rest;
+            loop {
+                sleep(pause).await;
+                if self.ask(serving, patience).await.is_ok() {
+                    return true;
+                }
+                pause = pause.saturating_mul(2).clamp(ASKED_AGAIN.0, ASKED_AGAIN.1);
             }
-            if limit.is_some_and(|limit| begun.elapsed() > limit) {
-                return false;
-            }
-            pause = pause.saturating_mul(2).clamp(ASKED_AGAIN.0, ASKED_AGAIN.1);
+        };
+        tokio::select! {
+            recovered = asks => recovered,
+            () = pulse.beats_after(then) => true,
+            () = sleep(limit.unwrap_or(NEVER)) => false,
         }
     }
 
@@ -251,7 +271,7 @@ impl Agent {
 
     async fn take_back(&self, serving: &Serving) {
         tracing::info!(models = names(&serving.models), "the engine makes tokens again: it is back in rotation");
-        serving.open.pulse.is_well();
+        serving.open.pulse.begins_anew();
         self.gate.open(serving.open());
         self.voice.say(|said| said.services.iter_mut().for_each(|service| service.loading.clear())).await;
     }

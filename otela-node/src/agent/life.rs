@@ -21,8 +21,10 @@ const CARD_FIELD_BYTES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is said that nobody can reach a node whose engine is ready.
 const UNREACHABLE_SAID_EVERY: Duration = Duration::from_mins(1);
+/// When it is said what keeps an engine from being ready, and how often again.
+const STILL_LOADING_SAID: (Duration, Duration) = (Duration::from_mins(1), Duration::from_mins(10));
 /// Longer than any allocation, and short enough to be added to a clock.
-const NEVER: Duration = Duration::from_hours(24 * 365);
+pub(super) const NEVER: Duration = Duration::from_hours(24 * 365);
 /// What such a node shows in the place of its engine's stage.
 const UNREACHABLE: &str = "unreachable";
 
@@ -172,7 +174,8 @@ impl Agent {
         let options = self.config.ready.clone();
         let ready = wait_ready(process, kind, &options, &progress);
         tokio::pin!(ready);
-        let mut stage = None;
+        let (mut stage, begun) = (None, Instant::now());
+        let mut told = tokio::time::interval_at(begun + STILL_LOADING_SAID.0, STILL_LOADING_SAID.1);
         loop {
             let now = seen.borrow_and_update().stage;
             if stage != Some(now) {
@@ -182,6 +185,10 @@ impl Agent {
             tokio::select! {
                 ready = &mut ready => return ready,
                 Ok(()) = seen.changed() => {}
+                _ = told.tick() => {
+                    let problem = seen.borrow().problem.clone().unwrap_or_default();
+                    tracing::info!("the engine is not ready after {:.0?}: {problem}", begun.elapsed());
+                }
             }
         }
     }

@@ -19,6 +19,8 @@ use serde_json::{Map, Value, json};
 use std::{
     ffi::OsString,
     fmt,
+    io::Write,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
     str::FromStr,
     sync::{Mutex, PoisonError},
@@ -201,7 +203,9 @@ impl Agent {
                 let head = Request::builder().method(Method::POST).uri(POST_MORTEM_PATH).body(());
                 let head = head.map_err(|error| error.to_string())?.into_parts().0;
                 let body = RequestBody::Whole(report.to_string().into());
-                let (answer, _) = self.peer.send(peer, head, body).await.map_err(|error| chain(&error))?;
+                let sent = self.peer.send(peer, head, body).await;
+                let hint = "it keeps some if it was started with --post-mortems FOLDER";
+                let (answer, _) = sent.map_err(|error| format!("{}; {hint}", chain(&error)))?;
                 let status = answer.status();
                 let said = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
                 let said = said.map(http_body_util::Collected::to_bytes).unwrap_or_default();
@@ -214,12 +218,17 @@ impl Agent {
     }
 }
 
+/// What engines print, and how they were started, is nobody else's business.
+fn make(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
 /// Makes the folder if it is not there, and tries whether post-mortems can be kept in it.
 ///
 /// # Errors
 /// Those of making it, and of writing a file to it.
 pub fn writable(folder: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    make(folder)?;
     let trial = folder.join(format!(".otela-{}", std::process::id()));
     std::fs::write(&trial, b"otela tries whether it can write here\n")?;
     std::fs::remove_file(trial)
@@ -227,12 +236,12 @@ pub fn writable(folder: &Path) -> std::io::Result<()> {
 
 /// Writes a post-mortem of a node to a file of its own; where that is.
 pub(crate) fn keep(folder: &Path, node: &str, at: SystemTime, text: &[u8]) -> std::io::Result<PathBuf> {
-    std::fs::create_dir_all(folder)?;
+    make(folder)?;
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let name = format!("post-mortem-{}-{node}", since.as_millis());
     let (draft, path) = (folder.join(format!(".{name}")), folder.join(format!("{name}.json")));
     // Whoever reads the folder sees whole files.
-    std::fs::write(&draft, text)?;
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?.write_all(text)?;
     std::fs::rename(&draft, &path)?;
     Ok(path)
 }
@@ -308,6 +317,7 @@ fn masked(argv: &[OsString]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn secrets_are_not_written_down() {
@@ -351,5 +361,8 @@ mod tests {
         let path = keep(&dir.path().join("new"), "node", at, b"{}").unwrap();
         assert_eq!(path, dir.path().join("new/post-mortem-1234-node.json"));
         assert_eq!(std::fs::read_dir(dir.path().join("new")).unwrap().count(), 1);
+        for made in [path, dir.path().join("new")] {
+            assert_eq!(std::fs::metadata(made).unwrap().mode() & 0o077, 0, "nobody else reads them");
+        }
     }
 }

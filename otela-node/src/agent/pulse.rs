@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until},
 };
 
 /// So many requests in a row that their callers gave up without a token, and an engine is not believed whatever it answers.
@@ -52,8 +52,11 @@ struct Shared {
     began: Instant,
     /// How long an engine may be silent before it is doubted, and a caller must have waited for its giving up to count.
     patience: Duration,
-    /// When the last sign of life was, in milliseconds since `began`.
-    last_ms: AtomicU64,
+    /// Since when it is silent, in milliseconds since `began`: the last sign of life, or the first request after a rest.
+    silent_since_ms: AtomicU64,
+    /// How many signs of life real requests have given.
+    beats: AtomicU64,
+    beaten: Notify,
     counts: watch::Sender<Counts>,
 }
 
@@ -64,38 +67,88 @@ struct Counts {
     errors: u32,
 }
 
+/// A moment, to be compared with later ones by the signs of life in between.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beats(u64);
+
 impl Pulse {
     pub(super) fn new(patience: Duration) -> Self {
         let (began, counts) = (Instant::now(), watch::Sender::default());
-        Self { shared: Arc::new(Shared { began, patience, last_ms: AtomicU64::new(0), counts }) }
+        let (silent_since_ms, beats, beaten) = (AtomicU64::new(0), AtomicU64::new(0), Notify::new());
+        Self { shared: Arc::new(Shared { began, patience, silent_since_ms, beats, beaten, counts }) }
     }
 
     /// A request is in the engine's hands now.
     pub(super) fn asked(&self) -> Asked {
         let is_first = self.shared.counts.borrow().waiting == 0;
         if is_first {
-            // Its silence begins now.
-            self.beat();
+            self.silent_from_now();
         }
         self.shared.counts.send_modify(|counts| counts.waiting += 1);
         Asked { pulse: self.clone(), since: Instant::now(), answered: false }
     }
 
-    /// A sign of life.
-    pub(super) fn beat(&self) {
+    fn silent_from_now(&self) {
         let now_ms = self.shared.began.elapsed().as_millis();
-        self.shared.last_ms.store(u64::try_from(now_ms).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.shared.silent_since_ms.store(u64::try_from(now_ms).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How long the last sign of life is ago.
+    /// A real request has got a token.
+    fn beat(&self) {
+        self.silent_from_now();
+        self.shared.beats.fetch_add(1, Ordering::Relaxed);
+        self.shared.beaten.notify_waiters();
+        self.count(|counts| (counts.given_up, counts.errors) = (0, 0));
+    }
+
+    /// How long it has been silent.
     pub(super) fn silent_for(&self) -> Duration {
-        Instant::now().saturating_duration_since(self.last())
+        Instant::now().saturating_duration_since(self.silent_since())
     }
 
-    /// It was asked, and is well.
+    /// Now.
+    pub(super) fn now(&self) -> Beats {
+        Beats(self.shared.beats.load(Ordering::Relaxed))
+    }
+
+    /// Whether real requests have got tokens since.
+    pub(super) fn has_beaten_since(&self, then: Beats) -> bool {
+        self.now().0 != then.0
+    }
+
+    /// Resolves when a real request has got a token since.
+    pub(super) async fn beats_after(&self, then: Beats) {
+        loop {
+            let beaten = self.shared.beaten.notified();
+            if self.has_beaten_since(then) {
+                return;
+            }
+            beaten.await;
+        }
+    }
+
+    /// Whether real requests that run get a token within `limit` of now, or have since then.
+    pub(super) async fn lives(&self, then: Beats, limit: Duration) -> bool {
+        let mut counts = self.shared.counts.subscribe();
+        tokio::select! {
+            biased;
+            () = self.beats_after(then) => true,
+            // The sender lives as long as `self`.
+            _ = counts.wait_for(|counts| counts.waiting == 0) => false,
+            () = sleep(limit) => false,
+        }
+    }
+
+    /// It was asked, and has made a token. That callers have given up is another matter: real requests may hang nevertheless.
     pub(super) fn is_well(&self) {
-        self.beat();
-        self.shared.counts.send_modify(|counts| (counts.given_up, counts.errors) = (0, 0));
+        self.silent_from_now();
+        self.count(|counts| counts.errors = 0);
+    }
+
+    /// What was counted so far has had its consequences.
+    pub(super) fn begins_anew(&self) {
+        self.silent_from_now();
+        self.count(|counts| (counts.given_up, counts.errors) = (0, 0));
     }
 
     /// Resolves when there is reason to doubt.
@@ -109,7 +162,7 @@ impl Pulse {
             if counts.errors >= ERRORS_MAX {
                 return Doubt::Errors(counts.errors);
             }
-            let doubted_at = self.last() + self.shared.patience;
+            let doubted_at = self.silent_since() + self.shared.patience;
             if counts.waiting > 0 && doubted_at <= Instant::now() {
                 return Doubt::Silent(self.silent_for());
             }
@@ -121,8 +174,16 @@ impl Pulse {
         }
     }
 
-    fn last(&self) -> Instant {
-        self.shared.began + Duration::from_millis(self.shared.last_ms.load(Ordering::Relaxed))
+    fn silent_since(&self) -> Instant {
+        self.shared.began + Duration::from_millis(self.shared.silent_since_ms.load(Ordering::Relaxed))
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        self.shared.counts.send_if_modified(|counts| {
+            let before = (counts.given_up, counts.errors);
+            change(counts);
+            before != (counts.given_up, counts.errors)
+        });
     }
 }
 
@@ -135,37 +196,21 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// A token has come, or a whole answer.
+    /// A token has come, or a whole answer, or more of one.
     pub(super) fn answered(&mut self) {
-        self.goes_on();
-        if !self.answered {
-            self.answered = true;
-            self.count(|counts| (counts.given_up, counts.errors) = (0, 0));
-        }
+        self.answered = true;
+        self.pulse.beat();
     }
 
     /// What has come is an error of the engine's own: an answer, but no sign of life.
     pub(super) fn failed(&mut self) {
         self.answered = true;
-        self.count(|counts| counts.errors += 1);
+        self.pulse.count(|counts| counts.errors += 1);
     }
 
     /// Something has come that tells nothing of the engine; but its caller has not given up.
     pub(super) fn heard(&mut self) {
         self.answered = true;
-    }
-
-    /// More of its answer has come.
-    pub(super) fn goes_on(&self) {
-        self.pulse.beat();
-    }
-
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
-        self.pulse.shared.counts.send_if_modified(|counts| {
-            let before = (counts.given_up, counts.errors);
-            change(counts);
-            before != (counts.given_up, counts.errors)
-        });
     }
 }
 
@@ -208,7 +253,7 @@ mod tests {
         assert_eq!(doubt(&pulse), None);
         long.answered();
         advance(PATIENCE / 2).await;
-        long.goes_on();
+        long.answered();
         advance(PATIENCE / 2).await;
         assert_eq!(doubt(&pulse), None, "its answer goes on");
         drop((long, other));
@@ -239,6 +284,8 @@ mod tests {
         }
         assert_eq!(doubt(&pulse), Some(Doubt::GivenUp(GIVEN_UP_MAX)));
         pulse.is_well();
+        assert_eq!(doubt(&pulse), Some(Doubt::GivenUp(GIVEN_UP_MAX)), "one token that it was asked for proves nothing");
+        pulse.asked().answered();
         assert_eq!(doubt(&pulse), None);
     }
 
@@ -251,5 +298,24 @@ mod tests {
         assert_eq!(doubt(&pulse), None);
         pulse.asked().failed();
         assert_eq!(doubt(&pulse), Some(Doubt::Errors(ERRORS_MAX)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn real_tokens_are_life_as_long_as_requests_run() {
+        let pulse = Pulse::new(PATIENCE);
+        let then = pulse.now();
+        assert!(!pulse.lives(then, PATIENCE).now_or_never().unwrap(), "nothing runs");
+        let mut stream = pulse.asked();
+        let later = async {
+            tokio::time::sleep(PATIENCE / 2).await;
+            stream.answered();
+            stream
+        };
+        let (lives, stream) = tokio::join!(pulse.lives(then, PATIENCE), later);
+        assert!(lives && pulse.has_beaten_since(then));
+        let then = pulse.now();
+        assert!(!pulse.lives(then, PATIENCE).await, "no more come");
+        let (lives, ()) = tokio::join!(pulse.lives(then, PATIENCE), async move { drop(stream) });
+        assert!(!lives, "the last one has gone");
     }
 }

@@ -60,7 +60,7 @@ impl Agent {
         loop {
             let ended = self.run_once(argv.clone()).await;
             let (Some(failure), Restart::OnFailure(most)) = (ended.failure(), self.config.restart) else {
-                return ended.outcome;
+                return self.linger(ended.outcome).await;
             };
             if self.tasks.is_draining() {
                 return ended.outcome;
@@ -68,7 +68,7 @@ impl Agent {
             failures = if ended.served_for >= SERVED_WELL { 1 } else { failures + 1 };
             if failures > most {
                 tracing::error!("the engine was started again {most} times in vain, this node gives up: {failure}");
-                return ended.outcome;
+                return self.linger(ended.outcome).await;
             }
             let pause = RESTART_PAUSE.0.saturating_mul(1 << (failures - 1).min(16)).min(RESTART_PAUSE.1);
             tracing::warn!("{failure}; starting it again in {pause:.0?} ({failures} of {most})");
@@ -110,7 +110,7 @@ impl Agent {
         Outcome::NotReady(error)
     }
 
-    /// The engine has ended by itself: say so at once, clean up, and let it be seen for a while.
+    /// The engine has ended by itself: say so at once, and clean up.
     async fn engine_ended(&self, process: &Process) -> Outcome {
         self.gate.close();
         self.voice.say(|said| said.lifecycle = Lifecycle::Down).await;
@@ -118,7 +118,6 @@ impl Agent {
         if !exit.success() {
             self.post_mortem(process, &format!("the engine ended by itself: {exit}")).await;
         }
-        self.linger().await;
         Outcome::EngineExited { exit, last_lines: process.output().last_lines(LAST_LINES) }
     }
 
@@ -129,18 +128,18 @@ impl Agent {
         self.voice.say(|said| said.lifecycle = Lifecycle::Down).await;
         self.post_mortem(process, &cause).await;
         process.stop(self.config.stop_grace).await;
-        self.linger().await;
         Outcome::EngineLost { cause, last_lines: process.output().last_lines(LAST_LINES) }
     }
 
-    /// Down is seen for a while before the node leaves.
-    async fn linger(&self) {
-        if self.config.restart == Restart::Never {
+    /// Down is seen for a while before the node leaves, if its engine has served.
+    async fn linger(&self, outcome: Outcome) -> Outcome {
+        if matches!(outcome, Outcome::EngineExited { .. } | Outcome::EngineLost { .. }) {
             tokio::select! {
                 () = tokio::time::sleep(self.config.linger) => {}
                 () = self.tasks.draining() => {}
             }
         }
+        outcome
     }
 
     /// A stop was asked for: no new requests, the running ones finish, then the engine ends.

@@ -62,14 +62,16 @@ pub struct EngineLoad {
 
 impl EngineLoad {
     pub(super) fn read(page: &str, names: LoadNames) -> Self {
-        let first = |names: &[&str], joined: fn(f64, f64) -> f64| {
-            names.iter().find_map(|name| samples(page, name).reduce(joined)).filter(|value| value.is_finite())
+        // What cannot be is not told.
+        let first = |names: &[&str], joined: fn(f64, f64) -> f64, most: f64| {
+            let told = names.iter().find_map(|name| samples(page, name).reduce(joined));
+            told.filter(|value| value.is_finite() && (0.0..=most).contains(value))
         };
         let sum = |a, b| a + b;
         Self {
-            running: first(names.running, sum),
-            waiting: first(names.waiting, sum),
-            kv_cache: first(names.kv_cache, f64::max),
+            running: first(names.running, sum, f64::MAX),
+            waiting: first(names.waiting, sum, f64::MAX),
+            kv_cache: first(names.kv_cache, f64::max, 1.0),
         }
     }
 }
@@ -114,6 +116,7 @@ mod tests {
             load(Engine::LlamaServer, llama),
             EngineLoad { running: Some(2.0), waiting: Some(4.0), kv_cache: None }
         );
+        assert_eq!(load(Engine::Sglang, "sglang:token_usage 7\nsglang:num_queue_reqs -1\n"), EngineLoad::default());
         assert_eq!(load(Engine::Sglang, "sglang:token_usage{a=\"b\"} x\nsglang:token_usage{"), EngineLoad::default());
     }
 }

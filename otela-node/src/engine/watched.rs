@@ -46,19 +46,17 @@ impl Watched {
     /// # Errors
     /// Why there was none within `limit`, in words.
     pub async fn generates(&self, limit: Duration) -> Result<(), String> {
-        let model = self.model();
-        let Err(problem) = self.generates_of(&model, limit).await else { return Ok(()) };
-        // It may have others by now.
-        match self.models().await {
-            Ok(_) if self.model() != model => self.generates_of(&self.model(), limit).await,
-            _ => Err(problem),
-        }
-    }
-
-    async fn generates_of(&self, model: &str, limit: Duration) -> Result<(), String> {
-        let asked = timeout(limit, self.place().generate(model, limit)).await;
-        let asked = asked.map_err(|_| format!("no token within {}", humantime::format_duration(limit)))?;
-        asked.map(drop).map_err(|problem| problem.text)
+        let asked = timeout(limit, async {
+            let model = self.model();
+            let Err(problem) = self.place().generate(&model, limit).await else { return Ok(()) };
+            // It may have others by now.
+            match self.models().await {
+                Ok(_) if self.model() != model => self.place().generate(&self.model(), limit).await.map(drop),
+                _ => Err(problem),
+            }
+        });
+        let asked = asked.await.map_err(|_| format!("no token within {}", humantime::format_duration(limit)))?;
+        asked.map_err(|problem| problem.text)
     }
 
     fn model(&self) -> String {
