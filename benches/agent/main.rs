@@ -18,7 +18,7 @@ mod support;
 use process::Otela;
 use report::Row;
 use std::{
-    process::ExitCode,
+    process::{ExitCode, Stdio},
     time::{Duration, Instant},
 };
 use support::{Mesh, eventually, within};
@@ -139,12 +139,38 @@ async fn noise() -> Vec<Row> {
         serde_json::from_slice::<serde_json::Value>(&std::fs::read(&file).ok()?).ok()
     })
     .await;
+    drop(node);
+    let control = cats(script).await;
     vec![
         Row::new("an engine that prints on both pipes, of each", written["rate"].as_f64().unwrap(), "MB/s")
             .at_least(9.5),
         Row::new("its longest write", written["longest_s"].as_f64().unwrap() * 1e3, "ms"),
         Row::new("its node, of one core", percent, "%").reach(5.0),
+        Row::new("two `cat` that pass on as much and keep nothing, of one core", control, "%"),
     ]
+}
+
+/// The control: what reading and writing as much costs on this machine, whoever does it.
+async fn cats(script: &str) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("noise");
+    let (seconds, rate) = ((WATCHED.as_secs() + 5).to_string(), MEGABYTES_PER_S.to_string());
+    let cat = || {
+        let mut cat = std::process::Command::new("cat");
+        cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    };
+    let mut cats = [cat(), cat()];
+    let [out, err] = cats.each_mut().map(|cat| Stdio::from(cat.stdin.take().unwrap()));
+    let mut engine = std::process::Command::new("python3");
+    let mut engine = engine.arg(script).arg(&file).args([rate, seconds]).stdout(out).stderr(err).spawn().unwrap();
+    let [first, second] = cats.each_ref().map(|cat| cpu_percent(cat.id(), WATCHED));
+    let (first, second) = tokio::join!(first, second);
+    engine.kill().unwrap();
+    engine.wait().unwrap();
+    cats.iter_mut().for_each(|cat| {
+        cat.wait().unwrap();
+    });
+    first + second
 }
 
 fn engine_of(node: &Otela) -> String {
