@@ -112,7 +112,7 @@ async fn give_up(mesh: &Mesh) {
     let body = post_bytes("/v1/completions", &json!({"model": "m", "prompt": "x", "script": [["gone"]]}));
     let waits = async || {
         let mut caller = raw(mesh.http, &body).await;
-        tokio::time::timeout(Duration::from_millis(1_300), read_until(&mut caller, "HTTP")).await.unwrap_err();
+        tokio::time::timeout(Duration::from_millis(3_400), read_until(&mut caller, "HTTP")).await.unwrap_err();
     };
     tokio::join!(waits(), waits(), waits());
 }
@@ -120,14 +120,12 @@ async fn give_up(mesh: &Mesh) {
 #[tokio::test]
 async fn p37_an_engine_that_is_full_is_no_dead_one() {
     let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
-    let log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    let log = mesh.scripted_with("m", &["--hung-after", "6s"], &[]).await;
     // It works for one request, and all others have to wait.
     let mut stream = raw(mesh.http, &endless("data: {\"choices\": []}\n\n")).await;
     read_until(&mut stream, "data: {").await;
     log.allow("hang");
     give_up(&mesh).await;
-    let asked = async || (mesh_metric(&mesh, "otela_agent_engine_asked_total").await >= 1.0).then_some(());
-    eventually("it was asked, in vain", asked).await;
     give_up(&mesh).await;
     assert_eq!(mesh_metric(&mesh, "otela_agent_engine_hung_total").await, 0.0, "{}", mesh.nodes[0].output());
     assert_eq!(mesh.ready("m").await, 1);
@@ -136,7 +134,7 @@ async fn p37_an_engine_that_is_full_is_no_dead_one() {
 #[tokio::test]
 async fn p37_one_that_answers_its_node_and_no_caller_is_out_for_a_while() {
     let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
-    let _log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    let _log = mesh.scripted_with("m", &["--hung-after", "6s"], &[]).await;
     give_up(&mesh).await;
     shown(&mesh, "it is out", |node| node["services"][0]["loading"] == "not answering").await;
     mesh.serves("m", 1).await;
