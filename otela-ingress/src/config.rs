@@ -46,6 +46,8 @@ pub struct Settings {
     pub body_bytes_max: usize,
     /// Silence on an event stream after which the client is sent a comment.
     pub keep_alive_every: Duration,
+    /// A client must have sent the head of its request by then.
+    pub head_within: Duration,
     /// A body must make some progress in this time.
     pub body_stall_max: Duration,
     /// Whose pages may call from a browser.
@@ -63,6 +65,7 @@ impl Default for Settings {
         Self {
             body_bytes_max: defaults::BODY_BYTES_MAX,
             keep_alive_every: defaults::KEEP_ALIVE_EVERY,
+            head_within: defaults::HEAD_WITHIN,
             body_stall_max: defaults::BODY_STALL_MAX,
             origins: Origins::default(),
             policy_by_request: false,

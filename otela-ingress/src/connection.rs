@@ -2,7 +2,7 @@
 
 use crate::{
     client_io::{Watcher, watched},
-    defaults::{FIRST_REQUEST_WITHIN, HEAD_WITHIN, HEADERS_BYTES_MAX, STREAMS_MAX, TCP_KEEP_ALIVE_AFTER},
+    defaults::{FIRST_REQUEST_WITHIN, HEADERS_BYTES_MAX, STREAMS_MAX, TCP_KEEP_ALIVE_AFTER},
     forward::App,
 };
 use axum::{Router, http::header};
@@ -96,7 +96,7 @@ async fn opening(tcp: &TcpStream, app: &App) -> Option<Speaks> {
             Ok(bytes) if bytes > 0 => Some(Speaks::of(&first[..bytes])),
             _ => None,
         },
-        () = sleep(HEAD_WITHIN) => None,
+        () = sleep(app.settings.load().head_within) => None,
         () = closing => None,
     }
 }
@@ -118,7 +118,7 @@ pub(crate) async fn serve(tcp: TcpStream, routes: Routes, app: Arc<App>) {
         Some(acceptor) => {
             // A client that closes its sending side within TLS has gone: nobody does so and waits.
             watcher.takes_fin_for_gone();
-            let Ok(Ok(tls)) = timeout(HEAD_WITHIN, acceptor.accept(io)).await else {
+            let Ok(Ok(tls)) = timeout(app.settings.load().head_within, acceptor.accept(io)).await else {
                 tracing::debug!("no TLS handshake");
                 return;
             };
@@ -138,8 +138,9 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let head_within = app.settings.load().head_within;
     let mut server = auto::Builder::new(OnTasks(app.tasks.clone()));
-    server.http1().half_close(true).timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    server.http1().half_close(true).timer(TokioTimer::new()).header_read_timeout(head_within);
     server
         .http2()
         .timer(TokioTimer::new())
@@ -155,7 +156,7 @@ where
     tokio::pin!(connection);
     // Until the protocol is known nobody else looks at the clock.
     let silence = async {
-        sleep(HEAD_WITHIN).await;
+        sleep(head_within).await;
         if begun.is_cancelled() {
             std::future::pending::<()>().await;
         }

@@ -20,8 +20,6 @@ use std::{
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 
-/// Renewed certificates are taken up within this time, whoever renews them.
-const LOOKED_AT_EVERY: Duration = Duration::from_secs(30);
 /// HTTP/2 is preferred where the client speaks it.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
@@ -32,6 +30,8 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+    /// Renewed ones are taken up within this time.
+    pub looked_at_every: Duration,
 }
 
 impl TlsFiles {
@@ -105,7 +105,7 @@ pub(crate) fn acceptor(files: TlsFiles, tasks: &Tasks) -> Result<TlsAcceptor, Tl
 
 async fn follow(files: &TlsFiles, shown: &Shown, mut known: [Option<SystemTime>; 2]) {
     loop {
-        sleep(LOOKED_AT_EVERY).await;
+        sleep(files.looked_at_every).await;
         let now = changed(files);
         if now == known {
             continue;
@@ -150,7 +150,11 @@ mod tests {
 
     fn write(dir: &Path, name: &str) -> TlsFiles {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
-        let files = TlsFiles { certificate: dir.join("cert.pem"), key: dir.join("key.pem") };
+        let files = TlsFiles {
+            certificate: dir.join("cert.pem"),
+            key: dir.join("key.pem"),
+            looked_at_every: Duration::from_secs(30),
+        };
         std::fs::write(&files.certificate, made.cert.pem()).unwrap();
         std::fs::write(&files.key, made.key_pair.serialize_pem()).unwrap();
         files
@@ -167,11 +171,11 @@ mod tests {
         tokio::pin!(following);
         std::fs::write(&files.certificate, "half").unwrap();
         let renewed = async {
-            sleep(LOOKED_AT_EVERY * 2).await;
+            sleep(files.looked_at_every * 2).await;
             assert_eq!(shown.0.load().cert[0], old, "half of a renewal changes nothing");
             write(dir.path(), "new.example");
             std::fs::File::open(&files.key).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
-            sleep(LOOKED_AT_EVERY * 2).await;
+            sleep(files.looked_at_every * 2).await;
             assert_ne!(shown.0.load().cert[0], old);
         };
         tokio::select! {
@@ -186,7 +190,7 @@ mod tests {
         let files = write(dir.path(), "a.example");
         let missing = TlsFiles { certificate: dir.path().join("none.pem"), ..files.clone() };
         assert!(load(&missing).unwrap_err().to_string().contains("none.pem"));
-        let swapped = TlsFiles { certificate: files.key.clone(), key: files.key.clone() };
+        let swapped = TlsFiles { certificate: files.key.clone(), ..files.clone() };
         assert!(load(&swapped).unwrap_err().to_string().contains("certificates as PEM"));
         let other = tempfile::tempdir().unwrap();
         let others = write(other.path(), "b.example");

@@ -7,8 +7,10 @@
 
 mod body;
 mod lines;
+mod progress;
 
 pub use body::PooledBody;
+pub use progress::SendProgress;
 
 use crate::tasks::Tasks;
 use body::Slices;
@@ -18,6 +20,7 @@ use http_body_util::Either;
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use lines::{Lease, Line, Lines, Upload};
+use progress::Noting;
 use std::{error::Error, future::Future, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -59,8 +62,9 @@ pub struct PoolLimits {
 pub enum RequestBody {
     /// All of it: can be sent again.
     Whole(Bytes),
-    /// All of it, in parts that follow each other and are not copied together: can be sent again.
-    Parts(Arc<[Bytes]>),
+    /// All of it, in parts that follow each other and are not copied together, and who sees how far it has got: can be sent
+    /// again.
+    Parts(Arc<[Bytes]>, SendProgress),
     /// A stream: goes out once, on a fresh connection.
     Stream(Incoming),
 }
@@ -145,8 +149,10 @@ impl<C: Connect> Pool<C> {
                 let line = self.open().await?;
                 self.exchange(line, Request::from_parts(head, Either::Right(body)), place).await.map_err(|lost| lost.0)
             }
-            RequestBody::Whole(bytes) => self.send_whole(head, Slices::new([bytes].into()), place).await,
-            RequestBody::Parts(parts) => self.send_whole(head, Slices::new(parts), place).await,
+            RequestBody::Whole(bytes) => self.send_whole(head, Slices::new([bytes].into()), place, None).await,
+            RequestBody::Parts(parts, progress) => {
+                self.send_whole(head, Slices::new(parts), place, Some(progress)).await
+            }
         }
     }
 
@@ -178,14 +184,18 @@ impl<C: Connect> Pool<C> {
         head: request::Parts,
         body: Slices,
         place: OwnedSemaphorePermit,
+        progress: Option<SendProgress>,
     ) -> Result<Response<PooledBody>, SendError> {
         let request = || Request::from_parts(head.clone(), Either::Left(body.clone()));
+        let follow = |line: &Line| progress.iter().for_each(|progress| progress.follow(&line.writes));
         let Some(line) = self.lines.reuse().await else {
             let line = self.open().await?;
+            follow(&line);
             return self.exchange(line, request(), place).await.map_err(|lost| lost.0);
         };
         // The far side may close an idle connection just as we use it: that is no failure of the far side, so the
         // request goes out once more. If that fails too, what the first try may have delivered still counts.
+        follow(&line);
         let Lost(first, place) = match self.exchange(line, request(), place).await {
             Ok(response) => return Ok(response),
             Err(lost) => lost,
@@ -224,6 +234,7 @@ impl<C: Connect> Pool<C> {
             .await
             .map_err(|_| SendError::ConnectTimeout(within))?
             .map_err(SendError::Connect)?;
+        let (io, writes) = Noting::new(io);
         let (sender, connection) = http1::handshake(TokioIo::new(io))
             .await
             .map_err(|source| SendError::Broken { delivered: false, source })?;
@@ -232,7 +243,7 @@ impl<C: Connect> Pool<C> {
                 tracing::trace!(%error, "pooled connection ended");
             }
         });
-        Ok(Line::new(sender, driver.abort_handle()))
+        Ok(Line::new(sender, driver.abort_handle(), writes))
     }
 }
 

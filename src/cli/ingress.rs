@@ -39,12 +39,15 @@ struct ClientArgs {
     /// Allow an address that other machines can reach. There are no keys yet: whoever reaches it may use it.
     #[arg(long, env = "OTELA_INGRESS_OPEN", value_parser = BoolishValueParser::new())]
     open: bool,
-    /// Speak HTTPS, with the certificates in this file (PEM). Renewed ones are taken up within half a minute.
+    /// Speak HTTPS, with the certificates in this file (PEM). Renewed ones are taken up.
     #[arg(long, env = "OTELA_INGRESS_HTTPS_CERT", value_name = "FILE", requires = "https_key")]
     https_cert: Option<PathBuf>,
     /// The key of these certificates (PEM).
     #[arg(long, env = "OTELA_INGRESS_HTTPS_KEY", value_name = "FILE", requires = "https_cert")]
     https_key: Option<PathBuf>,
+    /// How often these files are looked at, in case they have been renewed.
+    #[arg(long, env = "OTELA_INGRESS_HTTPS_EVERY", value_name = "TIME", default_value = "30s", value_parser = super::parse::pause)]
+    https_every: Duration,
     /// A Unix socket through which ingresses on this machine take over from each other: one that is started with the same
     /// path takes the listening socket of the one that runs, which then finishes what it has and ends.
     #[arg(long, env = "OTELA_INGRESS_HANDOVER", value_name = "PATH")]
@@ -61,6 +64,9 @@ struct LiveArgs {
     /// Largest request body in MiB.
     #[arg(long, env = "OTELA_INGRESS_BODY_MIB_MAX", value_name = "MIB", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=4096))]
     body_mib_max: u32,
+    /// A client has so long to send the head of its first request, and of each after it.
+    #[arg(long, env = "OTELA_INGRESS_HEAD_WITHIN", value_name = "TIME", default_value = "30s", value_parser = super::parse::pause)]
+    head_within: Duration,
     /// A request's body may pause for so long.
     #[arg(long, env = "OTELA_INGRESS_BODY_STALL", value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     body_stall: Duration,
@@ -117,7 +123,7 @@ impl IngressArgs {
         }
         let tls = clients.https_cert.clone().zip(clients.https_key.clone());
         Ok(IngressConfig {
-            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
+            tls: tls.map(|(certificate, key)| TlsFiles { certificate, key, looked_at_every: clients.https_every }),
             handover: clients.handover.clone(),
             settings: self.settings(),
             ..IngressConfig::new(clients.listen)
@@ -130,6 +136,7 @@ impl IngressArgs {
         Settings {
             body_bytes_max: live.body_mib_max as usize * 1024 * 1024,
             keep_alive_every: live.keep_alive,
+            head_within: live.head_within,
             body_stall_max: live.body_stall,
             origins: live.cors.iter().cloned().collect(),
             policy_by_request: live.policy_by_request,

@@ -5,6 +5,7 @@ pub(super) use otela_node::peer::bootstrap::address;
 use super::Whom;
 use multiaddr::{Multiaddr, Protocol};
 use otela_proto::engine_path;
+use std::time::Duration;
 
 /// A peer: its id, or a multiaddress that ends in it.
 pub(super) fn whom(text: &str) -> Result<Whom, String> {
@@ -32,6 +33,13 @@ pub(super) fn engine_url(text: &str) -> Result<(String, u16), String> {
         ("http", ..) => Err(format!("only a host and a port; {example}")),
         _ => Err(format!("engines are asked by http:// on this machine or beside it; {example}")),
     }
+}
+
+/// The time between two looks at something.
+pub(super) fn pause(text: &str) -> Result<Duration, String> {
+    let pause = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let allowed = Duration::from_millis(100)..=Duration::from_hours(24 * 30);
+    if allowed.contains(&pause) { Ok(pause) } else { Err("not between 100ms and 30days".to_owned()) }
 }
 
 /// A label: `KEY=VALUE`.

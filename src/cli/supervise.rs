@@ -4,7 +4,7 @@ use super::model::Limit;
 use crate::exit::CommandError;
 use clap::ValueEnum;
 use otela_node::{
-    agent::{AgentConfig, HungAfter, LogSink, Restart, writable},
+    agent::{AgentConfig, HungAfter, LogSink, Patience, Restart, writable},
     engine::{Engine, FatalPatterns},
 };
 use otela_proto::{PeerId, id::peer_id};
@@ -50,6 +50,13 @@ pub(crate) struct SuperviseArgs {
     /// and NCCL are known without.
     #[arg(long = "fatal", env = "OTELA_START_FATAL", value_name = "REGEX")]
     fatal: Vec<String>,
+    /// An engine that prints a fatal fault has so long to make a token; one that does has survived it, and its lines are not
+    /// looked at for as long again.
+    #[arg(long, env = "OTELA_START_FATAL_WITHIN", value_name = "TIME", default_value = "10s", value_parser = super::parse::pause)]
+    fatal_within: Duration,
+    /// Models and adapters of the engine are read again this often.
+    #[arg(long, env = "OTELA_START_MODELS_EVERY", value_name = "TIME", default_value = "30s", value_parser = super::parse::pause)]
+    models_every: Duration,
     /// Where is written down what is known of an engine that failed: a folder, a URL, or peer:ID for a relay or an ingress that
     /// keeps it.
     #[arg(long, env = "OTELA_START_LOG_SINK", value_name = "SINK")]
@@ -105,11 +112,13 @@ impl SuperviseArgs {
             When::Never => Restart::Never,
             When::OnFailure => Restart::OnFailure(self.restarts_max),
         };
-        agent.hung_after = match self.hung_after {
+        let hung_after = match self.hung_after {
             None => HungAfter::Usual,
             Some(Limit(Some(time))) => HungAfter::After(time.min(HUNG_AFTER_MAX)),
             Some(Limit(None)) => HungAfter::Never,
         };
+        let (fatal_within, models_every) = (self.fatal_within, self.models_every);
+        agent.patience = Patience { hung_after, fatal_within, models_every };
         agent.fatal = Arc::new(FatalPatterns::new(&self.fatal)?);
         agent.log_sink = self.log_sink.clone();
         agent.operators = self.operators.clone();

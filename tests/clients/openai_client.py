@@ -1,6 +1,6 @@
-"""What a user of the official `openai` package sees of a service, one scenario a run.
+"""What a user of the official `openai` package sees of a service, in one scenario or several.
 
-Prints one line of JSON with what was seen and exits with 0, or says on stderr what was wrong and exits with 1.
+Prints one line of JSON for each with what was seen and exits with 0, or says on stderr what was wrong and exits with 1.
 The package is used as its users use it: a base URL, a key, and nothing patched.
 """
 
@@ -225,7 +225,7 @@ SCENARIOS = {
 
 def main():
     arguments = parser(__doc__)
-    arguments.add_argument("scenario", choices=SCENARIOS)
+    arguments.add_argument("scenarios", nargs="+", choices=SCENARIOS, metavar="SCENARIO")
     arguments.add_argument("--retries", type=int, help="the package's own number unless given; 0 turns them off")
     arguments.add_argument("--timeout", type=float, default=120.0, help="seconds for one request (default: %(default)s)")
     arguments.add_argument("--after", type=int, default=3, help="stream-close: pieces of text to read (default: %(default)s)")
@@ -237,16 +237,18 @@ def main():
     # No proxy of the environment applies: the service is on this machine.
     http_client = openai.DefaultHttpxClient(event_hooks={"request": [attempts.append]}, trust_env=False)
     options = {} if args.retries is None else {"max_retries": args.retries}
-    try:
-        with openai.OpenAI(
-            base_url=args.base_url, api_key=API_KEY, timeout=args.timeout, http_client=http_client, **options
-        ) as client:
-            seen = SCENARIOS[args.scenario](client, args)
-    except (Wrong, openai.OpenAIError) as error:
-        cause = f" (cause: {error.__cause__!r})" if error.__cause__ else ""
-        print(f"{args.scenario} at {args.base_url}: {type(error).__name__}: {error}{cause}", file=sys.stderr)
-        return 1
-    print(json.dumps({"scenario": args.scenario, "model": args.model, "attempts": len(attempts), **seen}))
+    with openai.OpenAI(
+        base_url=args.base_url, api_key=API_KEY, timeout=args.timeout, http_client=http_client, **options
+    ) as client:
+        for scenario in args.scenarios:
+            attempts.clear()
+            try:
+                seen = SCENARIOS[scenario](client, args)
+            except (Wrong, openai.OpenAIError) as error:
+                cause = f" (cause: {error.__cause__!r})" if error.__cause__ else ""
+                print(f"{scenario} at {args.base_url}: {type(error).__name__}: {error}{cause}", file=sys.stderr)
+                return 1
+            print(json.dumps({"scenario": scenario, "model": args.model, "attempts": len(attempts), **seen}))
     return 0
 
 

@@ -1,11 +1,12 @@
 //! Peers that die, stop, and come back: two dozen real processes, killed, frozen and started again.
 
-use crate::support::{Otela, SOON, eventually, get};
+use crate::support::{Otela, eventually, finishes, get};
+use otela_testing::repetitions;
 use serde_json::{Value, json};
 use std::{
     net::{SocketAddr, TcpListener},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A peer without an engine, and where its registry is read.
@@ -66,40 +67,38 @@ async fn all_list(peers: &[Peer], n: usize, what: &str) {
 }
 
 #[tokio::test]
-async fn two_dozen_processes_survive_kills_and_a_minute_of_silence() {
+async fn many_processes_survive_kills_and_a_long_silence() {
+    let count = repetitions(12, 24);
     let (relay, bootstrap) = Peer::relay().await;
     let mut peers = vec![relay];
-    for _ in 1..24 {
+    for _ in 1..count {
         peers.push(Peer::node(&bootstrap, &[]).await);
     }
-    all_list(&peers, 24, "everybody lists everybody").await;
+    all_list(&peers, count, "everybody lists everybody").await;
 
     let mut dead = Vec::new();
-    for mut peer in peers.drain(20..) {
+    for mut peer in peers.drain(count - 4..) {
         peer.process.signal("-KILL");
         assert_eq!(peer.process.ends().await, 128 + 9);
         dead.push(peer.id);
     }
-    let killed = Instant::now();
-    // Asked all at once: to ask one after another takes a slow machine longer than it may take to find out.
     let finds_out = async |(peer, id): (&Peer, &String)| {
         let out = async || peer.believes(id, &["unreachable", "suspect", "evicted"]).await.then_some(());
         eventually("out of rotation", out).await;
     };
     let everywhere = peers.iter().flat_map(|peer| dead.iter().map(move |id| (peer, id)));
     futures::future::join_all(everywhere.map(finds_out)).await;
-    assert!(killed.elapsed() < Duration::from_secs(10), "out of rotation everywhere after {:?}", killed.elapsed());
-    all_list(&peers, 20, "the dead are evicted").await;
+    all_list(&peers, count - 4, "the dead are evicted").await;
 
-    // One is frozen for a minute: evicted meanwhile, back at once, and it blames nobody for its own sleep.
+    // One is frozen for long: evicted meanwhile, back at once, and it blames nobody for its own sleep.
     let frozen = peers.pop().unwrap();
     let before = epoch(&frozen.sees(&frozen.id).await);
     frozen.process.signal("-STOP");
-    all_list(&peers, 19, "the frozen one is evicted").await;
-    tokio::time::sleep(Duration::from_secs(50)).await;
+    all_list(&peers, count - 5, "the frozen one is evicted").await;
+    tokio::time::sleep(Duration::from_secs(repetitions(5, 50))).await;
     frozen.process.signal("-CONT");
     peers.push(frozen);
-    all_list(&peers, 20, "the frozen one is back, and everybody lists everybody").await;
+    all_list(&peers, count - 4, "the frozen one is back, and everybody lists everybody").await;
     let (frozen, others) = peers.split_last().unwrap();
     for peer in others {
         eventually("under a new session, and believed alive", async || {
@@ -122,7 +121,8 @@ async fn p39_a_restart_is_one_node_with_the_old_key_and_with_a_new_one() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let listen = format!("/ip4/127.0.0.1/tcp/{port}");
     let mut last = 0;
-    for round in 0..10 {
+    let rounds = repetitions(4, 10);
+    for round in 0..rounds {
         let mut node = Peer::node(&bootstrap, &["--peer-listen", &listen, "--key", path(&key)]).await;
         last = eventually(&format!("session {round} wins"), async || {
             let seen = epoch(&relay.sees(&node.id).await);
@@ -134,22 +134,20 @@ async fn p39_a_restart_is_one_node_with_the_old_key_and_with_a_new_one() {
         node.process.ends().await;
     }
     let mut node = Peer::node(&bootstrap, &["--peer-listen", &listen]).await;
-    for _ in 1..10 {
+    for _ in 1..rounds {
         eventually("the new one is seen", async || relay.believes(&node.id, &["alive"]).await.then_some(())).await;
         node.process.signal("-KILL");
         node.process.ends().await;
         node = Peer::node(&bootstrap, &["--peer-listen", &listen]).await;
     }
-    let began = Instant::now();
     eventually("one live row", async || {
         let listed = relay.lists().await;
         (listed.len() == 2 && listed.contains(&node.id)).then_some(())
     })
     .await;
-    assert!(began.elapsed() < Duration::from_secs(15), "in seconds, not {:?}", began.elapsed());
     // Dead rows can be read as long as they are kept, and are no part of the list.
     let departed = get(relay.http, "/v1/registry/nodes?state=evicted").await.json();
-    assert!(departed["nodes"].as_array().unwrap().len() >= 9, "{departed}");
+    assert!(departed["nodes"].as_array().unwrap().len() >= rounds - 1, "{departed}");
 }
 
 #[tokio::test]
@@ -169,16 +167,18 @@ async fn p48_of_two_machines_with_one_key_the_older_process_stops_and_says_why()
         "{}",
         older.process.output()
     );
-    let began = Instant::now();
     let (mut steady, mut session) = (0, Value::Null);
-    while steady < 20 && began.elapsed() < SOON {
-        let mut node = relay.sees(&younger.id).await;
-        let good = node["belief"]["state"] == "alive" && node["lifecycle"] == json!("join");
-        let before = std::mem::replace(&mut session, node["session"].take());
-        steady = if good && before == session { steady + 1 } else { 0 };
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert!(steady == 20 && !younger.process.output().contains("ERROR"), "{}", younger.process.output());
+    let comes_to_rest = async {
+        while steady < 20 {
+            let mut node = relay.sees(&younger.id).await;
+            let good = node["belief"]["state"] == "alive" && node["lifecycle"] == json!("join");
+            let before = std::mem::replace(&mut session, node["session"].take());
+            steady = if good && before == session { steady + 1 } else { 0 };
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    finishes("the younger one stays, under one session", comes_to_rest).await;
+    assert!(!younger.process.output().contains("ERROR"), "{}", younger.process.output());
 }
 
 fn path(path: &Path) -> &str {

@@ -2,7 +2,7 @@
 
 use crate::support::{Mesh, Otela, eventually, get, post};
 use serde_json::json;
-use std::{os::unix::fs::PermissionsExt, time::Instant};
+use std::os::unix::fs::PermissionsExt;
 
 /// Runs to the end: the exit code and the output.
 async fn run(arguments: &[&str]) -> (i32, String) {
@@ -114,7 +114,6 @@ async fn engines_that_do_not_start() {
 
 #[tokio::test]
 async fn an_absent_bootstrap_does_not_hold_up_the_start() {
-    let began = Instant::now();
     let mesh = Mesh::ingress(&["--bootstrap", "127.0.0.1:1", "--bootstrap", "no-such-host.invalid:7411"]).await;
     assert_eq!(get(mesh.http, "/health").await.status, 200);
     let ready = get(mesh.http, "/ready").await;
@@ -123,7 +122,6 @@ async fn an_absent_bootstrap_does_not_hold_up_the_start() {
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "m"})).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (503, json!("joining")));
     mesh.ingress.says("a bootstrap does not answer").await;
-    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

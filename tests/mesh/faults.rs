@@ -1,13 +1,14 @@
 //! Nodes and engines that fail, and requests that must not.
 
-use crate::support::{Mesh, SOON, Way, eventually, post, try_post};
+use crate::support::{Mesh, Way, eventually, post, try_post};
+use otela_testing::repetitions;
 use serde_json::{Value, json};
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 each_way![
@@ -88,22 +89,22 @@ async fn p20_a_request_that_breaks_engines_is_given_to_two_at_the_most(way: Way)
 }
 
 async fn p20_a_late_answer_is_asked_for_once_more_and_only_when_the_first_engine_has_let_go(way: Way) {
-    let mut mesh = Mesh::by(way, &["--answer-within", "300ms"]).await;
+    // Counted from the end of the request, however long such a large one is on its way.
+    let mut mesh = Mesh::by(way, &["--answer-within", "2s"]).await;
     let logs = [mesh.scripted("m").await, mesh.scripted("m").await, mesh.scripted("m").await];
-    let slow = json!({"model": "m", "prompt": "x".repeat(2 << 20), "script": [["gone"]]});
+    let slow = json!({"model": "m", "prompt": "x".repeat(2 << 20), "script": [["connections"], ["gone"]]});
     let answer = post(mesh.http, "/v1/completions", &slow).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (504, json!("upstream_timeout")));
     let all = |event: &str| {
-        let mut times: Vec<_> =
-            logs.iter().flat_map(|log| log.events(event)).map(|e| e["at"].as_f64().unwrap()).collect();
-        times.sort_by(f64::total_cmp);
-        times
+        let mut events: Vec<_> = logs.iter().flat_map(|log| log.events(event)).collect();
+        events.sort_by(|a, b| f64::total_cmp(&a["at"].as_f64().unwrap(), &b["at"].as_f64().unwrap()));
+        events
     };
     eventually("and the engines are free again", async || (all("gone").len() == 2).then_some(())).await;
-    let (asked, gone) = (all("request"), all("gone"));
+    let (asked, seen) = (all("request"), all("connections"));
     assert_eq!(asked.len(), 2, "no third engine gets it");
-    // The engine's own note of it may be a moment late.
-    assert!(asked[1] > gone[0] - 0.05, "the first was let go of at {}, the second asked at {}", gone[0], asked[1]);
+    let standing = |seen: &Value| seen["standing"].as_array().unwrap().contains(&asked[0]["caller"]);
+    assert!(standing(&seen[0]) && !standing(&seen[1]), "the second is asked when the first was let go of");
 }
 
 async fn truncated_and_empty_answers_are_had_again_elsewhere(way: Way) {
@@ -130,11 +131,11 @@ async fn truncated_and_empty_answers_are_had_again_elsewhere(way: Way) {
 async fn p21_engines_that_close_idle_connections_cost_no_request(way: Way) {
     let mut mesh = Mesh::by(way, &[]).await;
     mesh.simulated("m", &["--idle-timeout", "300ms", "--ttft", "1ms", "--itl", "1ms"]).await;
-    for round in 0..40_u64 {
+    for round in 0..repetitions(10, 40_u64) {
         let answer = post(mesh.http, "/v1/completions", &small()).await;
         assert_eq!(answer.status, 200, "round {round}");
         // Around the moment at which the engine closes.
-        tokio::time::sleep(Duration::from_millis(280 + round)).await;
+        tokio::time::sleep(Duration::from_millis(280 + round * repetitions(4, 1))).await;
     }
 }
 
@@ -143,11 +144,9 @@ async fn an_engine_that_ends_is_down_at_once_and_the_node_leaves() {
     let mut mesh = Mesh::ingress(&[]).await;
     mesh.scripted("m").await;
     let exits = json!({"model": "m", "script": [["exit", 7]]});
-    let asked = Instant::now();
     let answer = post(mesh.http, "/v1/completions", &exits).await;
     assert_eq!(answer.status, 502);
     mesh.serves("m", 0).await;
-    assert!(asked.elapsed() < SOON);
     assert_eq!(mesh.nodes[0].ends().await, 7, "the engine's code is handed on");
     assert!(mesh.nodes[0].output().contains("the engine ended by itself"));
     eventually("it is gone from the list", async || mesh.listed().await.is_empty().then_some(())).await;

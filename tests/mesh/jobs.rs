@@ -2,7 +2,7 @@
 
 use crate::{
     slurm::Slurm,
-    support::{Mesh, eventually, post, post_bytes, raw, read_until, within},
+    support::{Mesh, eventually, post, post_bytes, raw, read_until},
 };
 use serde_json::json;
 use std::{
@@ -178,8 +178,7 @@ async fn lab_slurm_a_job_that_ends_has_said_so_and_stopped_before() {
         "this machine's clock is UTC"
     );
     // The node stops by itself: Slurm had to end nothing.
-    within(Duration::from_secs(90), "the node has left", async || cluster.mesh.listed().await.is_empty().then_some(()))
-        .await;
+    cluster.left().await;
     assert_eq!(cluster.slurm.ended(&job).await, "COMPLETED", "{}", cluster.slurm.output("worker", &job));
 }
 
@@ -221,7 +220,7 @@ async fn lab_slurm_a_job_that_is_requeued_serves_again() {
     cluster.mesh.serves("m", 1).await;
     let before = cluster.mesh.listed().await[0]["id"].clone();
     cluster.slurm.says("scontrol", &["requeue", &job]).await;
-    within(Duration::from_secs(120), "another run serves", async || {
+    eventually("another run serves", async || {
         let nodes = cluster.mesh.listed().await;
         (cluster.mesh.ready("m").await == 1 && nodes.iter().all(|node| node["id"] != before)).then_some(())
     })

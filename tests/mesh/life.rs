@@ -1,8 +1,9 @@
 //! Nodes that come, serve and go; the registry as observers see it; the demo.
 
-use crate::support::{Mesh, Otela, SOON, Way, eventually, get, post, post_bytes, raw, read_until};
+use crate::support::{Mesh, Otela, Way, chunk, eventually, get, post, post_bytes, raw, read_until, stream_of};
+use otela_testing::Stopwatch;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 each_way![p36_a_node_that_loads_is_shown_but_not_used];
 
@@ -137,9 +138,9 @@ async fn a_clean_stop_finishes_what_runs_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn p55_a_stop_lets_answers_finish_until_the_grace_is_over_and_holds_on_to_nothing_else() {
+async fn p55_a_stop_lets_answers_finish_holds_on_to_nothing_else_and_a_second_signal_shortens_it() {
     let mut mesh = Mesh::ingress(&[]).await;
-    mesh.start(&["--drain", "4s", "--stop-grace", "1s"], "m", &["--itl", "20ms"]).await;
+    mesh.start(&["--drain", "10h", "--stop-grace", "1s"], "m", &["--itl", "20ms"]).await;
     let engine = mesh.nodes[0].says("pid=").await;
     let node = mesh.nodes[0].observed().await;
     let mut watchers = Vec::new();
@@ -148,16 +149,11 @@ async fn p55_a_stop_lets_answers_finish_until_the_grace_is_over_and_holds_on_to_
         read_until(&mut watcher, "event: ").await;
         watchers.push(watcher);
     }
-    let streams = [50, 5000].map(|tokens| {
-        let body = json!({"model": "m", "prompt": "x", "max_tokens": tokens, "ignore_eos": true, "stream": true});
-        post_bytes("/v1/completions", &body)
-    });
-    let (mut short, mut long) = (raw(mesh.http, &streams[0]).await, raw(mesh.http, &streams[1]).await);
+    let (mut short, mut long) = (stream(&mesh, "m", 200).await, stream(&mesh, "m", 30_000).await);
     let begun = read_until(&mut short, "data: {").await;
     read_until(&mut long, "data: {").await;
-    let stopped = Instant::now();
     mesh.nodes[0].signal("-TERM");
-    // At once: the mesh is told, nobody new is let in, and who only watches is sent home.
+    // None of this waits for the end of the grace: the mesh is told, no request is let in, and watchers are sent home.
     mesh.serves("m", 0).await;
     let refused = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x"})).await;
     assert_eq!(refused.status, 503);
@@ -166,42 +162,41 @@ async fn p55_a_stop_lets_answers_finish_until_the_grace_is_over_and_holds_on_to_
     for mut watcher in watchers {
         read_until(&mut watcher, "0\r\n\r\n").await;
     }
-    assert!(stopped.elapsed() < Duration::from_secs(3), "none of it waits for the grace: {:?}", stopped.elapsed());
-    // What ends in time does so whole; the other one is told when the time is over.
     let whole = begun + &read_until(&mut short, "data: [DONE]").await;
-    assert_eq!(whole.matches("\"text\"").count(), 50, "{whole}");
-    let (rest, _) = crate::support::read_to_end(&mut long).await;
-    assert!(rest.contains("stream_broken"), "{rest}");
-    assert_eq!(mesh.nodes[0].ends().await, 0);
-    let took = stopped.elapsed();
-    assert!((Duration::from_secs(4)..Duration::from_secs(15)).contains(&took), "{took:?}");
-    assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "the engine is gone");
-}
-
-#[tokio::test]
-async fn p55_a_second_signal_shortens_the_grace_and_an_idle_node_has_none() {
-    let mut mesh = Mesh::ingress(&[]).await;
-    for model in ["busy", "idle"] {
-        mesh.start(&["--drain", "10m"], model, &["--itl", "20ms"]).await;
-    }
-    let body = json!({"model": "busy", "prompt": "x", "max_tokens": 5000, "ignore_eos": true, "stream": true});
-    let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
-    read_until(&mut stream, "data: {").await;
-    let stopped = Instant::now();
-    mesh.nodes[1].signal("-TERM");
-    assert_eq!(mesh.nodes[1].ends().await, 0);
-    assert!(stopped.elapsed() < Duration::from_secs(5), "{:?}", stopped.elapsed());
-    mesh.nodes[0].signal("-TERM");
-    mesh.serves("busy", 0).await;
-    // Those that come together are one.
+    assert_eq!(whole.matches("\"text\"").count(), 200, "{whole}");
+    // Signals that come together are one.
     eventually("a second one is heard", async || {
         mesh.nodes[0].signal("-TERM");
         mesh.nodes[0].output().contains("stopping at once").then_some(())
     })
     .await;
-    assert_eq!(mesh.nodes[0].ends().await, 0);
-    let (rest, _) = crate::support::read_to_end(&mut stream).await;
+    let (rest, _) = crate::support::read_to_end(&mut long).await;
     assert!(rest.contains("stream_broken"), "{rest}");
+    assert_eq!(mesh.nodes[0].ends().await, 0);
+    assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "the engine is gone");
+}
+
+/// A stream of so many tokens.
+async fn stream(mesh: &Mesh, model: &str, tokens: usize) -> tokio::net::TcpStream {
+    let body = json!({"model": model, "prompt": "x", "max_tokens": tokens, "ignore_eos": true, "stream": true});
+    raw(mesh.http, &post_bytes("/v1/completions", &body)).await
+}
+
+#[tokio::test]
+async fn p55_answers_have_as_long_as_the_grace_lasts_and_an_idle_node_has_none() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    mesh.start(&["--drain", "2s"], "busy", &["--itl", "20ms"]).await;
+    mesh.start(&["--drain", "10h"], "idle", &[]).await;
+    let mut long = stream(&mesh, "busy", 30_000).await;
+    read_until(&mut long, "data: {").await;
+    mesh.nodes[1].signal("-TERM");
+    assert_eq!(mesh.nodes[1].ends().await, 0);
+    let stopped = Stopwatch::start();
+    mesh.nodes[0].signal("-TERM");
+    let (rest, _) = crate::support::read_to_end(&mut long).await;
+    assert!(rest.contains("stream_broken"), "{rest}");
+    stopped.assert_at_least(Duration::from_secs(2), "the stream had its time");
+    assert_eq!(mesh.nodes[0].ends().await, 0);
 }
 
 #[tokio::test]
@@ -209,13 +204,11 @@ async fn p49_killing_the_agent_takes_the_engine_with_it() {
     let mut mesh = Mesh::ingress(&[]).await;
     mesh.simulated("m", &[]).await;
     let engine = mesh.nodes[0].says("pid=").await;
-    let killed = Instant::now();
     mesh.nodes[0].signal("-KILL");
     eventually("the engine is gone", async || {
         (!std::path::Path::new(&format!("/proc/{engine}")).exists()).then_some(())
     })
     .await;
-    assert!(killed.elapsed() < Duration::from_secs(8), "{:?}", killed.elapsed());
     mesh.serves("m", 0).await;
 }
 
@@ -253,10 +246,8 @@ async fn the_demo_serves_what_it_prints_and_leaves_nothing() {
     assert_eq!(models["models"][0]["ready"], 2);
     let engines = children_of(demo.child.id().unwrap());
     assert!(engines.len() >= 2, "{engines:?}");
-    let stopped = Instant::now();
     demo.signal("-INT");
     assert_eq!(demo.ends().await, 0);
-    assert!(stopped.elapsed() < SOON);
     for engine in engines {
         assert!(!std::path::Path::new(&format!("/proc/{engine}")).exists(), "{engine} is gone");
     }
@@ -368,20 +359,29 @@ async fn clients_are_told_when_the_time_to_finish_is_over() {
 #[tokio::test]
 async fn a_node_stops_before_its_machine_is_taken_away() {
     let mut mesh = Mesh::ingress(&[]).await;
-    let model = "ends";
-    let flags = ["--ends-in", "20s", "--stop-grace", "1s", "--label", "team=vision"];
-    mesh.start(&flags, model, &["--itl", "20ms"]).await;
+    // For the last quarter of its time it takes no new requests.
+    let flags = ["--ends-in", "40s", "--stop-grace", "1s", "--label", "team=vision"];
+    let log = mesh.scripted_with("ends", &flags, &[]).await;
     let node = mesh.listed().await.into_iter().next().unwrap();
     assert!(node["ends_at_ms"].is_number(), "{node}");
     assert_eq!(node["labels"]["team"], "vision");
     // A stream that runs when the node begins to drain still comes to its end.
-    let body = json!({"model": model, "prompt": "x", "max_tokens": 700, "ignore_eos": true, "stream": true});
+    const HALF: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
+    let mut steps = stream_of(&[HALF]);
+    steps.push(json!(["await", "drain"]));
+    steps.extend([
+        json!(["send", chunk(HALF)]),
+        json!(["send", chunk("data: [DONE]\n\n")]),
+        json!(["send", "0\r\n\r\n"]),
+    ]);
+    let body = json!({"model": "ends", "prompt": "x", "stream": true, "script": steps});
     let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
     let first = read_until(&mut stream, "data: {").await;
     eventually("it drains", async || mesh.listed().await.iter().any(|node| node["draining"] == true).then_some(()))
         .await;
+    log.allow("drain");
     let whole = first + &read_until(&mut stream, "data: [DONE]").await;
-    assert!(whole.matches("\"text\"").count() >= 700, "{}", whole.len());
+    assert_eq!(whole.matches("\"text\"").count(), 2, "{whole}");
     assert_eq!(mesh.nodes[0].ends().await, 0);
     assert!(mesh.nodes[0].output().contains("takes no new requests"), "{}", mesh.nodes[0].output());
 }

@@ -2,18 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-/// Each of these tests twice: with the nodes beside the ingress, and behind a relay.
+/// Each of these tests twice: with the nodes behind a relay, and in the soak beside the ingress too, where those of all other
+/// tests are.
 macro_rules! each_way {
     ($($test:ident),* $(,)?) => {$(
         mod $test {
             #[tokio::test]
-            async fn direct() {
-                super::$test(crate::support::Way::Direct).await;
+            async fn relayed() {
+                super::$test(crate::support::Way::Relayed).await;
             }
 
             #[tokio::test]
-            async fn relayed() {
-                super::$test(crate::support::Way::Relayed).await;
+            async fn soak_direct() {
+                super::$test(crate::support::Way::Direct).await;
             }
         }
     )*};

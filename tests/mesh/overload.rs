@@ -1,11 +1,12 @@
 //! More than the engines take, engines that hang, and engines that are slow: queues, ejection, hedging.
 
-use crate::support::{Mesh, Way, eventually, post, post_bytes, raw, send, stream_of, within};
+use crate::support::{Mesh, Way, eventually, post, post_bytes, raw, send, stream_of};
 use bytes::Bytes;
 use futures::future::join_all;
 use http_body_util::Full;
+use otela_testing::Stopwatch;
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 each_way![
     p15_an_engine_that_does_not_know_our_wish_is_asked_without_it,
@@ -15,9 +16,6 @@ each_way![
     p37_an_engine_that_hangs_is_taken_out_and_comes_back_by_a_trial,
     p37_headers_and_then_nothing_is_a_failure_too,
 ];
-
-/// Two trials of which the first hangs for half a minute.
-const TRIALS: Duration = Duration::from_secs(75);
 
 fn chat(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5})
@@ -59,10 +57,11 @@ async fn p18_whoever_waits_for_too_long_is_told_when_to_come_again_and_whoever_l
     let log = mesh.scripted("m").await;
     let hold = raw(mesh.http, &post_bytes("/v1/chat/completions", &scripted(json!([["gone"]])))).await;
     log.nth("request", 1).await;
-    let waited = Instant::now();
+    let waited = Stopwatch::start();
     let answer = post(mesh.http, "/v1/chat/completions", &chat("m")).await;
     assert_eq!(code(&answer), (503, "queue_timeout".into()));
-    assert!(waited.elapsed() >= Duration::from_millis(500) && !answer.header("retry-after").is_empty());
+    waited.assert_at_least(Duration::from_millis(500), "it has waited for its turn");
+    assert!(!answer.header("retry-after").is_empty());
     // A client that leaves while it waits is gone within a second, and the engine never hears of it.
     let leaver = raw(mesh.http, &post_bytes("/v1/chat/completions", &chat("m"))).await;
     eventually("it waits", async || (mesh.metric("otela_ingress_waiting").await == 1.0).then_some(())).await;
@@ -80,12 +79,12 @@ async fn a_node_that_is_full_for_all_ingresses_is_waited_for() {
     let other = Mesh::ingress(&["--bootstrap", &mesh.bootstrap]).await;
     mesh.start(&["--in-flight-max", "1"], "m", &["--ttft", "700ms"]).await;
     other.serves("m", 1).await;
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let body = chat("m");
     let both =
         join_all([post(mesh.http, "/v1/chat/completions", &body), post(other.http, "/v1/chat/completions", &body)]);
     assert!(both.await.iter().all(|answer| answer.status == 200));
-    assert!(began.elapsed() >= Duration::from_millis(1_400), "one after the other: {:?}", began.elapsed());
+    began.assert_at_least(Duration::from_millis(1_400), "one after the other");
 }
 
 #[tokio::test]
@@ -137,7 +136,7 @@ async fn p37_an_engine_that_hangs_is_taken_out_and_comes_back_by_a_trial(way: Wa
     assert_eq!(hanging.events("request").len(), asked, "no client is its trial");
     std::fs::remove_file(&switch).unwrap();
     // A trial that began while it still hung has to end first.
-    within(TRIALS, "it is back", async || (mesh.metric("otela_ingress_ejected").await == 0.0).then_some(())).await;
+    eventually("it is back", async || (mesh.metric("otela_ingress_ejected").await == 0.0).then_some(())).await;
     for _ in 0..4 {
         assert_eq!(post(mesh.http, "/v1/chat/completions", &chat("m")).await.status, 200);
     }
@@ -163,10 +162,9 @@ async fn a_request_that_waits_for_its_first_byte_is_hedged() {
     let switch = mesh.dir.path().join("scripted-0.hang");
     std::fs::write(&switch, "").unwrap();
     for _ in 0..4 {
-        let began = Instant::now();
+        // The one that hangs does so for good: only the other can have answered.
         let answer = post(mesh.http, "/v1/chat/completions", &chat("m")).await;
         assert_eq!(answer.status, 200);
-        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     }
     assert!(mesh.metric("otela_ingress_hedges_total").await >= 2.0);
     let asked = slow.events("request").len();

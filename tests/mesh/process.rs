@@ -1,13 +1,12 @@
 //! The `otela` binary as a process: what it says, how it ends, and that nothing of it stays.
 
-use crate::support::SOON;
-use std::{process::Stdio, time::Duration};
+use otela_testing::{finishes, lazily};
+use std::process::Stdio;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     process::{Child, Command},
     sync::watch,
     task::JoinHandle,
-    time::timeout,
 };
 
 /// Of a test that fails, so many lines of each process are shown.
@@ -46,18 +45,12 @@ impl Otela {
 
     /// What comes after `mark` in the first line of output that has it.
     pub(crate) async fn says(&self, mark: &str) -> String {
-        self.says_within(SOON, mark).await
-    }
-
-    /// The same for what takes longer.
-    pub(crate) async fn says_within(&self, limit: Duration, mark: &str) -> String {
         let after = |line: &String| Some(line.split_once(mark)?.1.split_whitespace().next()?.to_owned());
         let mut lines = self.lines.subscribe();
-        let said = timeout(limit, lines.wait_for(|lines| lines.iter().any(|line| after(line).is_some()))).await;
-        match said {
-            Ok(lines) => lines.expect("this end is held here").iter().find_map(after).expect("it was waited for"),
-            Err(_) => panic!("{mark:?} was not said in time:\n{}", self.output()),
-        }
+        let what = lazily(|| format!("{mark:?} in\n{}", self.output()));
+        let said = lines.wait_for(|lines| lines.iter().any(|line| after(line).is_some()));
+        let lines = finishes(what, said).await.expect("this end is held here");
+        lines.iter().find_map(after).expect("it was waited for")
     }
 
     /// Where its registry, health and metrics are read.
@@ -79,10 +72,10 @@ impl Otela {
     /// Its exit code, or 128 plus the signal that ended it.
     pub(crate) async fn ends(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
-        let status = timeout(SOON, self.child.wait()).await.expect("it ends").unwrap();
+        let status = finishes("the end of a process", self.child.wait()).await.unwrap();
         // What it said last may still be on its way.
         for reader in self.readers.drain(..) {
-            timeout(SOON, reader).await.expect("nobody holds its output").unwrap();
+            finishes("the end of its output, which no process holds", reader).await.unwrap();
         }
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }

@@ -37,8 +37,7 @@ async fn p52_engines_probes_and_near_peers_never_see_a_proxy_and_the_engine_keep
     // Somebody who is gone is dialled again and again, and not through the proxy either.
     drop(ingress);
     node.says("a bootstrap does not answer").await;
-    let asked = tokio::time::timeout(Duration::from_millis(200), proxy.accept()).await;
-    assert!(asked.is_err(), "{asked:?}");
+    otela_testing::stays_pending("the proxy is asked nothing", Duration::from_millis(200), proxy.accept()).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Models with settings of their own, an ingress that rereads them while it serves, and what the others make of SIGHUP.
 
-use crate::support::{Answer, Mesh, Otela, SOON, eventually, get, post};
+use crate::support::{Answer, Mesh, Otela, eventually, finishes, get, post};
 use bytes::Bytes;
 use futures::future::join_all;
 use http_body_util::{BodyExt, Full};
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::net::TcpStream;
 
 const OTELA: &str = env!("CARGO_BIN_EXE_otela");
 
@@ -106,9 +106,10 @@ async fn requests(mut sender: SendRequest<Full<Bytes>>, stop: &Cell<bool>) -> us
         let request = http::Request::post("/v1/completions").header("host", "test");
         let request = request.header("content-type", "application/json");
         let body = Full::new(Bytes::from(completion("m").to_string()));
-        let response = timeout(SOON, sender.send_request(request.body(body).unwrap())).await.unwrap().unwrap();
+        let response =
+            finishes("the head of an answer", sender.send_request(request.body(body).unwrap())).await.unwrap();
         let (head, body) = response.into_parts();
-        let body = timeout(SOON, body.collect()).await.unwrap().unwrap().to_bytes();
+        let body = finishes("the body of an answer", body.collect()).await.unwrap().to_bytes();
         assert_eq!(head.status, 200, "{body:?}");
         assert_ne!(head.headers.get("connection").map(http::HeaderValue::as_bytes), Some(&b"close"[..]));
         answers += 1;

@@ -14,7 +14,10 @@ request whose JSON body has a `script` is answered by its steps instead:
     ["reset"]           reset it
     ["gone"]            wait until the caller has closed it
     ["say", TEXT]       print TEXT as a line
+    ["connections"]     note which connections of this machine stand, each by the port of its far end
     ["exit", CODE]      end the whole process
+
+A file LOG.print is printed as lines, and removed.
 
 Three files beside LOG change that for requests without a script: while LOG.hang is there they are never answered, one that
 holds the text in LOG.refuse is answered with 400, and the bytes in LOG.answer are the answer to all others.
@@ -95,6 +98,13 @@ def answer(sock, status, value):
     sock.sendall(head.encode() + body)
 
 
+def standing():
+    """The ports of the far ends of all connections that neither side has begun to close."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        rows = [line.split() for line in file][1:]
+    return [int(row[2].split(":")[1], 16) for row in rows if row[3] == "01"]
+
+
 def wait_gone(sock):
     while True:
         select.select([sock], [], [])
@@ -127,6 +137,8 @@ def play(sock, steps):
                 wait_gone(sock)
                 log(event="gone")
                 return False
+            elif step[0] == "connections":
+                log(event="connections", standing=standing())
             elif step[0] == "exit":
                 os._exit(step[1])
         except OSError as error:
@@ -152,7 +164,7 @@ def respond(sock, head, body):
     except ValueError:
         asked = {}
     if isinstance(asked, dict) and "script" in asked:
-        log(event="request", head=head.decode("latin-1"), body=body.decode("latin-1") if len(body) < 1 << 20 else "", length=len(body))
+        log(event="request", head=head.decode("latin-1"), body=body.decode("latin-1") if len(body) < 1 << 20 else "", length=len(body), caller=sock.getpeername()[1])
         return play(sock, asked["script"])
     if asked.get("max_tokens") != 1:
         is_form = b"multipart/" in head.lower()
@@ -187,7 +199,19 @@ def serve(sock):
             pass
 
 
+def print_what_comes():
+    while True:
+        try:
+            with open(LOG + ".print", encoding="utf-8") as file:
+                lines = file.read()
+            os.remove(LOG + ".print")
+            print(lines, flush=True)
+        except FileNotFoundError:
+            time.sleep(0.05)
+
+
 def main():
+    threading.Thread(target=print_what_comes, daemon=True).start()
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     print(f"scripted engine on port {listener.getsockname()[1]}", flush=True)
     while True:

@@ -1,19 +1,16 @@
 //! A real Slurm of one test's own: a controller and four nodes on this machine, two of them with fake accelerators.
 
-use crate::support::{SOON, within};
+use crate::support::{eventually, finishes};
 use std::{
     fs::File,
     path::PathBuf,
     process::{Output, Stdio},
-    time::Duration,
 };
 use tempfile::TempDir;
 use tokio::process::Command;
 
 /// Its ports are fixed, so there is one at a time on a machine, whoever tests there.
 const LOCK: &str = "/tmp/otela-slurm.lock";
-/// A job that is told to end has this long, Slurm's own wait before it kills included.
-const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A running Slurm. Dropping it ends its jobs and then itself.
 pub(crate) struct Slurm {
@@ -61,7 +58,7 @@ impl Slurm {
     /// One of its commands to its end.
     pub(crate) async fn run(&self, program: &str, arguments: &[&str]) -> Output {
         let done = Command::new(program).args(arguments).env("SLURM_CONF", self.conf()).stdin(Stdio::null()).output();
-        tokio::time::timeout(SOON, done).await.expect("Slurm answers").unwrap()
+        finishes("an answer of Slurm", done).await.unwrap()
     }
 
     /// The same; what it says, which must be a success.
@@ -77,7 +74,7 @@ impl Slurm {
         let mut command = Command::new("sbatch");
         command.args(["--parsable", "--job-name", name, "--output"]).arg(output).args(arguments);
         command.env("SLURM_CONF", self.conf()).envs(environment.iter().copied()).stdin(Stdio::null());
-        let done = tokio::time::timeout(SOON, command.output()).await.expect("Slurm answers").unwrap();
+        let done = finishes("an answer of Slurm", command.output()).await.unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
     }
@@ -96,7 +93,7 @@ impl Slurm {
 
     /// Waits until a job has ended; its last state.
     pub(crate) async fn ended(&self, job: &str) -> String {
-        within(ENDED_WITHIN, "the job has ended", async || {
+        eventually("the end of a job", async || {
             let state = self.state(job).await;
             let is_over = !["PENDING", "CONFIGURING", "RUNNING", "COMPLETING"].contains(&state.as_str());
             is_over.then_some(state)

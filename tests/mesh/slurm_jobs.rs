@@ -3,14 +3,13 @@
 use crate::{
     sched::{nvidia_smi, prints},
     slurm::Slurm,
-    support::{Mesh, Otela, eventually, get, post, sum_metric, within},
+    support::{Mesh, Otela, eventually, get, post, sum_metric},
 };
 use serde_json::{Value, json};
 use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
 };
 use tokio::process::Command;
 
@@ -341,7 +340,7 @@ async fn lab_slurm_jobs_are_submitted_replaced_and_succeeded_in_time() {
         let third = other(&second).await?;
         (!serving().await.contains(&second)).then_some(third)
     };
-    let third = within(Duration::from_secs(180), "the successor serves alone", succeeded).await;
+    let third = eventually("the successor serves alone", succeeded).await;
     assert!(scheduler.output().contains(&format!("job={third}")), "{}", scheduler.output());
     assert_eq!(answers().await, 200);
 }

@@ -12,42 +12,15 @@ use libp2p::{
     noise, tcp, yamux,
 };
 use otela_node::peer::admission::{AdmissionSettings, guarded};
+use otela_testing::lazily;
+pub(crate) use otela_testing::{eventually, finishes};
 use serde_json::Value;
-use std::{
-    future::Future,
-    net::SocketAddr,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, path::PathBuf};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-
-/// Everything that is expected happens within this, on a machine with two busy cores.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
-
-/// Waits until `look` finds something.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
-    within(SOON, what, look).await
-}
-
-/// The same for what takes longer.
-pub(crate) async fn within<T, F: Future<Output = Option<T>>>(
-    limit: Duration,
-    what: &str,
-    mut look: impl FnMut() -> F,
-) -> T {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "not seen in time: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// How the ingress and its nodes reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,9 +135,8 @@ impl Mesh {
 
     /// The same, with flags of the node and further arguments of the engine.
     pub(crate) async fn scripted_with(&mut self, model: &str, node: &[&str], engine: &[&str]) -> ScriptedLog {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
         let log = self.dir.path().join(format!("scripted-{}", self.nodes.len()));
-        self.add(node, &[&["python3", script, log.to_str().unwrap(), model], engine].concat());
+        self.add(node, &[&["python3", ScriptedLog::ENGINE, log.to_str().unwrap(), model], engine].concat());
         self.serves_one_more(model).await;
         ScriptedLog(log)
     }
@@ -185,10 +157,8 @@ impl Mesh {
 
     /// Waits until `model` has `replicas` that are ready.
     pub(crate) async fn serves(&self, model: &str, replicas: usize) {
-        eventually(&format!("{replicas} replicas of {model}; nodes say {}", self.complaints()), async || {
-            (self.ready(model).await == replicas).then_some(())
-        })
-        .await;
+        let what = lazily(|| format!("{replicas} replicas of {model}; nodes say {}", self.complaints()));
+        eventually(what, async || (self.ready(model).await == replicas).then_some(())).await;
     }
 
     pub(crate) async fn ready(&self, model: &str) -> usize {
@@ -220,15 +190,18 @@ pub(crate) fn sum_metric(text: &str, name: &str) -> f64 {
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-/// Now, as scripted engines note it.
-pub(crate) fn now() -> f64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
-}
-
 /// What a scripted engine has seen.
 pub(crate) struct ScriptedLog(PathBuf);
 
 impl ScriptedLog {
+    /// The engine that writes such a log.
+    pub(crate) const ENGINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mesh/scripted_engine.py");
+
+    /// The log of an engine that was told to write it there.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
         let text = self.text();
         let complete = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -244,18 +217,17 @@ impl ScriptedLog {
         std::fs::write(format!("{}.{name}", self.0.display()), "").unwrap();
     }
 
+    /// Makes the engine print a line.
+    pub(crate) fn print(&self, line: &str) {
+        let (new, file) = (format!("{}.new", self.0.display()), format!("{}.print", self.0.display()));
+        std::fs::write(&new, line).unwrap();
+        std::fs::rename(new, file).unwrap();
+    }
+
     /// Waits for the n-th event of a kind, counted from 1.
     pub(crate) async fn nth(&self, kind: &str, n: usize) -> Value {
-        let comes = async {
-            loop {
-                match self.events(kind).into_iter().nth(n - 1) {
-                    Some(event) => return event,
-                    None => tokio::time::sleep(Duration::from_millis(10)).await,
-                }
-            }
-        };
-        let came = tokio::time::timeout(SOON, comes).await;
-        came.unwrap_or_else(|_| panic!("event {n} of kind {kind} does not come: {}", self.text()))
+        let what = lazily(|| format!("event {n} of kind {kind} in {}", self.text()));
+        eventually(what, async || self.events(kind).into_iter().nth(n - 1)).await
     }
 }
 
@@ -308,7 +280,7 @@ pub(crate) async fn send(to: SocketAddr, request: http::Request<Full<Bytes>>) ->
         let body = body.collect().await.map_err(|e| format!("{e:?} in the body"))?.to_bytes();
         Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
     };
-    tokio::time::timeout(SOON * 2, exchange).await.expect("an answer in time")
+    finishes("the answer to a request", exchange).await
 }
 
 /// Opens a connection and writes `bytes`.
@@ -340,14 +312,14 @@ pub(crate) async fn read_until(tcp: &mut TcpStream, mark: &str) -> String {
             seen.extend_from_slice(&buffer[..n]);
         }
     };
-    tokio::time::timeout(SOON, read).await.unwrap_or_else(|_| panic!("{mark:?} does not come in time"));
+    finishes(format_args!("{mark:?} in an answer"), read).await;
     String::from_utf8_lossy(&seen).into_owned()
 }
 
 /// Reads to the end, however it comes; the bytes, and whether it was a clean end of the connection.
 pub(crate) async fn read_to_end(tcp: &mut TcpStream) -> (String, bool) {
     let mut seen = Vec::new();
-    let clean = tokio::time::timeout(SOON, tcp.read_to_end(&mut seen)).await.expect("it ends").is_ok();
+    let clean = finishes("the end of a connection", tcp.read_to_end(&mut seen)).await.is_ok();
     (String::from_utf8_lossy(&seen).into_owned(), clean)
 }
 

@@ -6,8 +6,9 @@ use crate::{
 };
 use bytes::Bytes;
 use http_body_util::Full;
+use otela_testing::{Stopwatch, assert_comparable};
 use serde_json::{Value, json};
-use std::{io::Write as _, process::Stdio, time::Duration};
+use std::{io::Write as _, process::Stdio};
 
 each_way![
     p01_model_ids_with_slashes_and_colons,
@@ -406,14 +407,23 @@ async fn p35_the_list_of_models_asks_nobody(way: Way) {
         .map(|m| m["id"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(ids, ["m", "n"]);
+    let list = async || {
+        let watch = Stopwatch::start();
+        assert_eq!(get(mesh.http, "/v1/models").await.body, first);
+        watch.read()
+    };
+    let mut control = Vec::new();
+    for _ in 0..20 {
+        control.push(list().await);
+    }
     // One node is stopped in its tracks: it accepts and never answers. Whether it is still listed or not by then, the model
     // is as old as its first replica.
     mesh.nodes[1].signal("-STOP");
-    for _ in 0..100 {
-        let began = std::time::Instant::now();
-        assert_eq!(get(mesh.http, "/v1/models").await.body, first);
-        assert!(began.elapsed() < Duration::from_secs(1));
+    let mut measured = Vec::new();
+    for _ in 0..20 {
+        measured.push(list().await);
     }
+    assert_comparable("a list beside a node that hangs", &measured, &control, 10);
     mesh.nodes[1].signal("-CONT");
 }
 
@@ -435,17 +445,16 @@ async fn any_inference_route_is_carried_and_metrics_count_it(way: Way) {
 }
 
 async fn p03_clients_that_announce_much_and_send_little_lock_nobody_out(way: Way) {
-    let mut mesh = Mesh::by(way, &[]).await;
+    // Nothing but room for both lets the small request through.
+    let mut mesh = Mesh::by(way, &["--body-stall", "10h"]).await;
     mesh.simulated("m", &[]).await;
     let head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
     let mut slow = Vec::new();
     for _ in 0..64 {
         slow.push(raw(mesh.http, head).await);
     }
-    let began = std::time::Instant::now();
     let answer = post(mesh.http, "/v1/completions", &json!({"model": "m", "prompt": "x", "max_tokens": 1})).await;
     assert_eq!(answer.status, 200);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 async fn p19_client_errors_are_not_asked_for_elsewhere(way: Way) {

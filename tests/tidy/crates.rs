@@ -6,6 +6,7 @@ use std::{fs, path::Path};
 
 /// Each crate and the crates of the workspace it may depend on.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("otela-testing", &[]),
     ("otela-proto", &[]),
     ("otela-node", &["otela-proto"]),
     ("otela-ingress", &["otela-proto", "otela-node"]),
@@ -17,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const RESERVED: &[(&str, &[&str], &str)] = &[
     ("anyhow", &["otela"], "only src/main.rs may drop an error's type: use thiserror"),
     ("clap", &["otela"], "only the command line knows flags: take a validated config"),
-    ("tokio", &["otela", "otela-node", "otela-ingress", "otela-sched"], "otela-proto does no I/O"),
+    ("tokio", &["otela", "otela-node", "otela-ingress", "otela-sched", "otela-testing"], "otela-proto does no I/O"),
     ("libp2p", &["otela", "otela-node"], "peers are reached through otela_node::peer"),
 ];
 
@@ -67,6 +68,9 @@ fn wrong(dependency: Dependency<'_>) -> Option<String> {
     let Some((_, allowed)) = ARROWS.iter().find(|(name, _)| *name == from) else {
         return Some(format!("{from} has no place in the house: give it one in tests/tidy/crates.rs and docs/"));
     };
+    if to == "otela-testing" {
+        return (!for_tests).then(|| "tests alone wait with otela-testing: move it to [dev-dependencies]".to_owned());
+    }
     if ARROWS.iter().any(|(name, _)| *name == to) && !allowed.contains(&to) {
         return Some(format!(
             "the arrows are otela-proto <- otela-node <- {{otela-ingress, otela-sched}} <- otela: it may depend on {allowed:?}"
@@ -85,6 +89,8 @@ fn arrows_point_one_way() {
     assert!(is_wrong("otela-extra", "serde", false));
     assert!(!is_wrong("otela-sched", "otela-node", false));
     assert!(!is_wrong("otela", "otela-sched", true));
+    assert!(is_wrong("otela-node", "otela-testing", false));
+    assert!(!is_wrong("otela-node", "otela-testing", true));
 }
 
 #[test]

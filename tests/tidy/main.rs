@@ -12,13 +12,14 @@ mod paths;
 mod shape;
 mod sizes;
 mod source;
+mod time;
 
 use source::{Offence, Source};
 
 /// What one rule says of one file.
 type Rule = fn(&Source) -> Vec<Offence>;
 
-const RULES: [Rule; 5] = [arrows::check, calls::check, shape::check, sizes::check, leftovers::check];
+const RULES: [Rule; 6] = [arrows::check, calls::check, shape::check, sizes::check, leftovers::check, time::check];
 
 #[test]
 fn the_tree_is_tidy() {

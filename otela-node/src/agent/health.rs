@@ -26,12 +26,6 @@ pub(super) const NOT_ANSWERING: &str = "not answering";
 
 /// An engine that nobody asks anything is asked for a token this often.
 const IDLE_ASKED_EVERY: Duration = Duration::from_mins(5);
-/// Models and adapters are read again this often.
-const MODELS_READ_EVERY: Duration = Duration::from_secs(30);
-/// An engine that prints a fatal fault and still makes a token within this has survived it.
-const SURVIVES_WITHIN: Duration = Duration::from_secs(10);
-/// After that, its further lines are not looked at for so long: each may be of the same fault.
-const SURVIVED_FOR: Duration = Duration::from_secs(10);
 /// An engine that hangs for so many times the patience with it is ended.
 const HANGS_MAX: u32 = 5;
 /// Pauses between two questions to one that hangs.
@@ -45,6 +39,28 @@ const RELAPSES_MAX: u32 = 3;
 /// Models named on one line, and characters of each.
 const NAMES_MAX: usize = 10;
 const NAME_CHARS_MAX: usize = 200;
+
+/// How closely an engine is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// An engine that has requests and makes no token for so long is taken out of rotation.
+    pub hung_after: HungAfter,
+    /// An engine that prints a fatal fault and still makes a token within this has survived it. Its further lines are not
+    /// looked at for as long again: each may be of the same fault.
+    pub fatal_within: Duration,
+    /// Models and adapters are read again this often.
+    pub models_every: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            hung_after: HungAfter::default(),
+            fatal_within: Duration::from_secs(10),
+            models_every: Duration::from_secs(30),
+        }
+    }
+}
 
 /// How long an engine may have requests and make no token, half of it before it is asked for one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -166,14 +182,15 @@ impl Agent {
                 return line;
             }
             let (pulse, then) = (&serving.open.pulse, serving.open.pulse.now());
-            let makes_a_token = self.ask(serving, SURVIVES_WITHIN).await.is_ok();
+            let within = self.config.patience.fatal_within;
+            let makes_a_token = self.ask(serving, within).await.is_ok();
             // Behind a long prompt or a long queue the token has to wait.
             if !makes_a_token && !pulse.lives(then, self.patience(&serving.kind).min(NOT_AT_ONCE)).await {
                 return line;
             }
             self.health.survived.inc();
             tracing::warn!("the engine printed a fatal fault and still makes tokens: {}", line.text);
-            sleep(SURVIVED_FOR).await;
+            sleep(within).await;
             output.survived();
         }
     }
@@ -181,7 +198,7 @@ impl Agent {
     /// Takes the engine out of rotation whenever it hangs, and back; resolves when it has hung for `hangs_max` times the
     /// patience.
     pub(super) async fn hangs(&self, serving: &Serving, hangs_max: Option<u32>) -> String {
-        let Some(hung_after) = self.config.hung_after.of(serving.kind.engine) else {
+        let Some(hung_after) = self.config.patience.hung_after.of(serving.kind.engine) else {
             return std::future::pending().await;
         };
         let (pulse, patience) = (&serving.open.pulse, hung_after / 2);
@@ -279,7 +296,8 @@ impl Agent {
     /// Tells the mesh which models and adapters the engine has, as they change.
     pub(super) async fn read_models_again(&self, serving: &Serving) -> Infallible {
         let mut known = serving.models.clone();
-        let mut due = interval_at(Instant::now() + MODELS_READ_EVERY, MODELS_READ_EVERY);
+        let every = self.config.patience.models_every;
+        let mut due = interval_at(Instant::now() + every, every);
         loop {
             due.tick().await;
             // One that does not answer is the others' business.

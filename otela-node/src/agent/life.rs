@@ -123,7 +123,7 @@ impl Agent {
 
     /// How long an engine may be silent before it is asked.
     pub(super) fn patience(&self, kind: &Kind) -> Duration {
-        self.config.hung_after.of(kind.engine).map_or(NEVER, |hung_after| hung_after / 2)
+        self.config.patience.hung_after.of(kind.engine).map_or(NEVER, |hung_after| hung_after / 2)
     }
 
     /// The mesh may send requests.

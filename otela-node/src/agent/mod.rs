@@ -33,7 +33,7 @@ pub use attached::Attached;
 pub use ending::Ending;
 use hardware::{Tools, Visible};
 use health::HealthCounters;
-pub use health::HungAfter;
+pub use health::{HungAfter, Patience};
 use load::Account;
 use operate::Operations;
 pub use operate::{DRAIN_PATH, LOGS_PATH};
@@ -66,8 +66,8 @@ pub struct AgentConfig {
     pub engine: Option<Engine>,
     /// What happens when the engine fails.
     pub restart: Restart,
-    /// An engine that has requests and makes no token for so long is taken out of rotation.
-    pub hung_after: HungAfter,
+    /// How closely the engine is watched.
+    pub patience: Patience,
     /// Lines of an engine's output that tell of a fatal fault.
     pub fatal: Arc<FatalPatterns>,
     /// Where is written down what is known of an engine that failed.
@@ -107,7 +107,7 @@ impl Default for AgentConfig {
             attached: None,
             engine: None,
             restart: Restart::default(),
-            hung_after: HungAfter::default(),
+            patience: Patience::default(),
             fatal: Arc::default(),
             log_sink: None,
             operators: Vec::new(),

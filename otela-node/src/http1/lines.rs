@@ -1,6 +1,6 @@
 //! The connections of a pool that rest, and those that are lent out.
 
-use super::{PoolLimits, body::Slices};
+use super::{PoolLimits, body::Slices, progress::Writes};
 use crate::tasks::Tasks;
 use http_body_util::Either;
 use hyper::{body::Incoming, client::conn::http1::SendRequest};
@@ -39,11 +39,12 @@ struct Idle {
 pub(super) struct Line {
     pub(super) sender: SendRequest<Upload>,
     driver: AbortHandle,
+    pub(super) writes: Writes,
 }
 
 impl Line {
-    pub(super) fn new(sender: SendRequest<Upload>, driver: AbortHandle) -> Self {
-        Self { sender, driver }
+    pub(super) fn new(sender: SendRequest<Upload>, driver: AbortHandle, writes: Writes) -> Self {
+        Self { sender, driver, writes }
     }
 }
 

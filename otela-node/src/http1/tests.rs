@@ -1,5 +1,6 @@
 use super::*;
 use http_body_util::BodyExt;
+use otela_testing::FAR_BEYOND_PATIENCE;
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicUsize, Ordering},
@@ -31,8 +32,8 @@ fn limits() -> PoolLimits {
         in_use_max: 4,
         idle_max: 4,
         idle_for_max: Duration::from_secs(60),
-        connect_within: Duration::from_secs(5),
-        queue_within: Duration::from_secs(5),
+        connect_within: FAR_BEYOND_PATIENCE,
+        queue_within: FAR_BEYOND_PATIENCE,
         resend_delivered: true,
     }
 }
@@ -134,25 +135,29 @@ async fn nobody_there_is_told_apart_from_delivered() {
 async fn p11_dropping_a_request_or_its_answer_closes_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (pool, _) = pool(&listener, limits());
-    let (ended, mut ends) = mpsc::channel(2);
+    let (told, mut events) = mpsc::channel(4);
     let server = Tasks::new();
     server.spawn(async move {
         for answer in [&b""[..], b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n"] {
             let (mut io, _) = listener.accept().await.unwrap();
             read_head(&mut io).await;
+            told.send("asked").await.unwrap();
             io.write_all(answer).await.unwrap();
             let mut rest = Vec::new();
             let _ = io.read_to_end(&mut rest).await;
-            ended.send(()).await.unwrap();
+            told.send("closed").await.unwrap();
         }
     });
-    let waiting = tokio::time::timeout(Duration::from_millis(50), pool.send(get(), whole("")));
-    assert!(waiting.await.is_err(), "no answer comes");
-    ends.recv().await.expect("the first connection was closed");
+    tokio::select! {
+        answer = pool.send(get(), whole("")) => panic!("no answer comes: {answer:?}"),
+        asked = events.recv() => assert_eq!(asked, Some("asked")),
+    }
+    assert_eq!(events.recv().await, Some("closed"), "with the future that was dropped");
     let mut answer = pool.send(get(), whole("")).await.unwrap().into_body();
     assert_eq!(answer.frame().await.unwrap().unwrap().into_data().unwrap(), "hi");
+    assert_eq!(events.recv().await, Some("asked"));
     drop(answer);
-    ends.recv().await.expect("the second connection was closed");
+    assert_eq!(events.recv().await, Some("closed"), "with the answer that was dropped");
 }
 
 #[tokio::test]
@@ -192,9 +197,53 @@ async fn a_body_in_parts_arrives_as_one() {
         io.write_all(ANSWER).await.unwrap();
         seen
     };
-    let (seen, answer) = tokio::join!(server, pool.send(get(), RequestBody::Parts(parts.into())));
+    let (seen, answer) = tokio::join!(server, pool.send(get(), RequestBody::Parts(parts.into(), SendProgress::new())));
     assert_eq!(answer.unwrap().status(), 200);
     let text = String::from_utf8(seen).unwrap();
     assert!(text.contains("content-length: 150002\r\n"), "{}", &text[..200]);
     assert!(text.ends_with(&format!("\r\n\r\na{}z", "x".repeat(150_000))));
+}
+
+/// One end of a way that carries little at a time.
+struct Narrow(std::sync::Mutex<Option<tokio::io::DuplexStream>>);
+
+impl Connect for Narrow {
+    type Io = tokio::io::DuplexStream;
+
+    async fn connect(&self) -> Result<Self::Io, BoxError> {
+        Ok(self.0.lock().unwrap().take().expect("one connection is asked for"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn p20_an_answer_is_late_when_the_engine_is_and_not_when_the_way_is_slow() {
+    const WITHIN: Duration = Duration::from_secs(2);
+    const BYTES: usize = 10 << 20;
+    for (thinks_for, answers) in [(WITHIN / 2, true), (WITHIN * 2, false)] {
+        let (near, mut far) = tokio::io::duplex(64 << 10);
+        let pool = Pool::new(Narrow(std::sync::Mutex::new(Some(near))), limits(), Tasks::new());
+        let server = async {
+            let (mut read, mut piece) = (0, vec![0; 64 << 10]);
+            // Two minutes and a half for the request alone.
+            while read < BYTES {
+                tokio::time::sleep(WITHIN / 2).await;
+                match far.read(&mut piece).await.unwrap() {
+                    0 => return,
+                    n => read += n,
+                }
+            }
+            tokio::time::sleep(thinks_for).await;
+            far.write_all(ANSWER).await.unwrap();
+        };
+        let progress = SendProgress::new();
+        let parts = RequestBody::Parts([Bytes::from(vec![0; BYTES])].into(), progress.clone());
+        let client = async {
+            let answer = progress.answered_within(WITHIN, pool.send(get(), parts)).await;
+            assert_eq!(answer.is_some_and(|answer| answer.unwrap().status() == 200), answers, "{thinks_for:?}");
+        };
+        tokio::select! {
+            () = client => {}
+            () = async { server.await; std::future::pending().await } => {}
+        }
+    }
 }

@@ -6,7 +6,7 @@ use super::{
     frames::codec,
     gossip::{Event, unix_ms},
     metrics::PeerMetrics,
-    streams::{Connection, EndingIo, OpenError, Path},
+    streams::{Connection, OpenError, Path},
 };
 use crate::tasks::Tasks;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     sync::{Notify, mpsc, oneshot},
     time::Instant,
 };
@@ -95,7 +95,7 @@ impl Reader {
     }
 
     /// Reads until the stream ends or breaks the protocol.
-    pub(super) async fn read(self, peer: PeerId, stream: EndingIo) {
+    pub(super) async fn read(self, peer: PeerId, stream: impl AsyncRead + Unpin) {
         let mut frames = FramedRead::new(stream, codec());
         let mut allowance = Allowance::new();
         while let Some(frame) = frames.next().await {
@@ -414,6 +414,35 @@ mod tests {
             let Event::Entries(_, entries, _) = reader.verify(PeerId::random(), &page) else { panic!("entries") };
             assert_eq!(entries.iter().map(Entry::hash).collect::<Vec<_>>(), [entry.hash()]);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_read_at_a_bounded_rate_and_to_its_end() {
+        const FRAMES: usize = 3 * READ_FRAMES_MAX;
+        let (events, mut heard) = mpsc::channel(16);
+        let metrics = PeerMetrics::default();
+        let reader = Reader::new("lab".parse().unwrap(), events, metrics.clone());
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        // All of them at one moment of a clock that moves only while everybody waits for it.
+        let flood = async {
+            let mut frames = FramedWrite::new(near, codec());
+            for number in 0..FRAMES {
+                let frame = Frame { say: Some(Say::Probe(Probe { number: u32::try_from(number).unwrap() })) };
+                frames.send(Bytes::from(frame.encode_to_vec())).await.unwrap();
+            }
+        };
+        let hears = async {
+            let mut count = 0;
+            while heard.recv().await.is_some() {
+                count += 1;
+            }
+            count
+        };
+        let began = Instant::now();
+        let (count, (), ()) = tokio::join!(hears, flood, reader.read(PeerId::random(), far));
+        assert_eq!(count, FRAMES);
+        assert_eq!(began.elapsed(), Duration::from_secs(2), "a pause after each {READ_FRAMES_MAX}");
+        assert_eq!(metrics.reads_throttled.get(), 2);
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod transport;
 pub mod tunnel;
 mod wanted;
 
-pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError};
+pub use crate::http1::{BoxError, PooledBody, RequestBody, SendError, SendProgress};
 pub use bootstrap::Bootstrap;
 pub use choice::{AddressChoice, Choice, ChoiceError, Interfaces, Reason};
 pub use config::{Patience, PeerConfig, RelayLimits};

@@ -4,6 +4,7 @@ use otela_node::{
     engine::{Launch, Process},
     tasks::Tasks,
 };
+use otela_testing::finishes;
 use std::{
     ffi::OsString,
     fs,
@@ -14,14 +15,11 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Generous, for a busy machine with two cores.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(100);
-
 /// Runs one case in a runtime of its own.
 pub(crate) fn run(case: impl Future<Output = ()>) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(DEADLINE, case).await.expect("the case ends in time") });
+    runtime.block_on(finishes("the case", case));
 }
 
 /// The command line of one of the scripts beside this file.

@@ -1,13 +1,11 @@
 //! Random schedules.
 
 use crate::simulation::schedule::Schedule;
-
-/// Schedules that every test run tries.
-const SEEDS: u64 = 120;
+use otela_testing::repetitions;
 
 #[test]
 fn random_schedules_end_in_equal_replicas_without_ghosts() {
-    let (from, seeds) = (number("FROM").unwrap_or(0), number("SEEDS").unwrap_or(SEEDS));
+    let (from, seeds) = (number("FROM").unwrap_or(0), number("SEEDS").unwrap_or(repetitions(24, 120)));
     let failed: Vec<_> = (from..from + seeds)
         .map(Schedule::random)
         .filter_map(|schedule| Some((schedule.run().err()?, schedule)))
@@ -20,7 +18,7 @@ fn random_schedules_end_in_equal_replicas_without_ghosts() {
 
 #[test]
 fn the_same_seed_makes_the_same_world() {
-    for seed in 0..12 {
+    for seed in 0..repetitions(4, 12) {
         let schedule = Schedule::random(seed);
         let once = || {
             let mut world = schedule.run_to_the_end()?;

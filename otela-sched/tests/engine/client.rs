@@ -1,6 +1,6 @@
 //! A client that hides nothing: it tells a clean end from a closed and from a reset connection.
 
-use crate::within;
+use otela_testing::{eventually, finishes};
 use serde_json::Value;
 use std::{collections::BTreeMap, io, net::SocketAddr};
 use tokio::{
@@ -60,7 +60,7 @@ impl Client {
     }
 
     pub(crate) async fn connect(self) -> Wire {
-        let stream = within(TcpStream::connect(self.address)).await.expect("it listens");
+        let stream = finishes("the engine", TcpStream::connect(self.address)).await.expect("it listens");
         Wire { stream, buffer: Vec::new() }
     }
 
@@ -75,7 +75,7 @@ impl Client {
     pub(crate) async fn send(self, request: &str) -> Reply {
         let mut wire = self.connect().await;
         wire.write(request).await;
-        within(wire.reply()).await
+        finishes("the engine", wire.reply()).await
     }
 
     /// The value of one metric, with labels spelled as they are on the page.
@@ -87,10 +87,7 @@ impl Client {
 
     /// Waits until a metric has a value.
     pub(crate) async fn reaches(self, sample: &str, value: f64) {
-        let reached = async { while self.metric(sample).await != value {} };
-        if tokio::time::timeout(crate::DEADLINE, reached).await.is_err() {
-            panic!("{sample} is {} and not {value}", self.metric(sample).await);
-        }
+        eventually(format_args!("{sample} {value}"), async || (self.metric(sample).await == value).then_some(())).await;
     }
 }
 
@@ -111,12 +108,12 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) async fn write(&mut self, bytes: &str) {
-        within(self.stream.write_all(bytes.as_bytes())).await.expect("it reads");
+        finishes("the engine", self.stream.write_all(bytes.as_bytes())).await.expect("it reads");
     }
 
     /// Closes the sending side only.
     pub(crate) async fn finish(&mut self) {
-        within(self.stream.shutdown()).await.expect("open");
+        finishes("the engine", self.stream.shutdown()).await.expect("open");
     }
 
     /// Reads more; 0 at the end.
@@ -127,7 +124,7 @@ impl Wire {
     /// Waits for the other side to close, and says how it did.
     pub(crate) async fn closed(&mut self) -> End {
         loop {
-            match within(self.more()).await {
+            match finishes("the engine", self.more()).await {
                 Ok(0) => return End::Closed,
                 Ok(_) => {}
                 Err(_) => return End::Reset,
@@ -138,7 +135,7 @@ impl Wire {
     /// Reads until the text has come.
     pub(crate) async fn until(&mut self, text: &str) {
         while !String::from_utf8_lossy(&self.buffer).contains(text) {
-            let read = within(self.more()).await.expect("open");
+            let read = finishes("the engine", self.more()).await.expect("open");
             assert!(read > 0, "closed before {text:?}: {}", String::from_utf8_lossy(&self.buffer));
         }
     }

@@ -1,14 +1,15 @@
 //! Each fault as a client sees it.
 
 use crate::{
-    DEADLINE, Engine, NEVER,
+    Engine,
     client::{End, Reply, post},
-    config, within,
+    config,
 };
 use otela_node::tasks::Tasks;
 use otela_sched::engine::{BreakOff, EngineError, Failure, How, Outcome, serve};
+use otela_testing::{FAR_BEYOND_PATIENCE as NEVER, PATIENCE, Stopwatch, finishes, stays_pending};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -61,12 +62,11 @@ async fn a_stalled_answer_stays_open_until_its_client_leaves() {
     let mut wire = client.connect().await;
     wire.write(&post(CHAT, &chat(true, &json!({ "stall_after": 3 })).to_string())).await;
     client.reaches("otela_sim_faults_total{fault=\"stall\"}", 1.0).await;
-    let (status, _) = within(wire.head()).await;
+    let (status, _) = finishes("the engine", wire.head()).await;
     assert_eq!(status, 200);
     // Other requests are served meanwhile, and the stalled one says nothing more.
     assert_eq!(asked(&engine, true, json!({})).await.end, End::Clean);
-    let silent = tokio::time::timeout(Duration::from_millis(200), wire.until("[DONE]")).await;
-    assert!(silent.is_err());
+    stays_pending("it says nothing more", Duration::from_millis(200), wire.until("[DONE]")).await;
     assert_eq!(client.metric("otela_sim_requests_aborted_total{route=\"/v1/chat/completions\"}").await, 0.0);
     drop(wire);
     client.reaches("otela_sim_requests_aborted_total{route=\"/v1/chat/completions\"}", 1.0).await;
@@ -92,9 +92,9 @@ async fn a_crash_takes_all_connections_down_and_is_the_outcome() {
     assert_ne!(other.closed().await, End::Clean);
     idle.closed().await;
     let address = engine.address;
-    assert_eq!(within(engine.serving.ended()).await, Outcome::Crashed(77));
+    assert_eq!(finishes("the engine", engine.serving.ended()).await, Outcome::Crashed(77));
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
-    assert!(engine.tasks.shutdown(DEADLINE).await);
+    assert!(engine.tasks.shutdown(PATIENCE).await);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_hanging_engine_says_nothing_and_lies_about_its_health() {
     client.reaches("otela_sim_faults_total{fault=\"hang\"}", 1.0).await;
     assert_eq!(client.get("/health").await.status, 200);
     assert_eq!(client.get("/v1/models").await.json()["data"].as_array().unwrap().len(), 1);
-    assert!(tokio::time::timeout(Duration::from_millis(200), wire.head()).await.is_err());
+    stays_pending("it says nothing", Duration::from_millis(200), wire.head()).await;
     drop(wire);
     client.reaches("otela_sim_requests_aborted_total{route=\"/v1/chat/completions\"}", 1.0).await;
     engine.stop().await;
@@ -158,19 +158,19 @@ async fn an_error_may_be_the_first_event_of_a_good_status() {
 #[tokio::test]
 async fn silence_comes_after_the_headers_of_a_stream() {
     let engine = faulty().await;
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let mut wire = engine.client().connect().await;
     wire.write(&post(CHAT, &chat(true, &json!({ "silence_ms": 150 })).to_string())).await;
-    within(wire.head()).await;
+    finishes("the engine", wire.head()).await;
     wire.until("data:").await;
-    assert!(begin.elapsed() >= Duration::from_millis(150));
-    let begin = Instant::now();
+    begin.assert_at_least(Duration::from_millis(150), "the silence");
+    let begin = Stopwatch::start();
     asked(&engine, false, json!({ "silence_ms": 150 })).await;
-    assert!(begin.elapsed() >= Duration::from_millis(150));
+    begin.assert_at_least(Duration::from_millis(150), "the silence");
     let mut wire = engine.client().connect().await;
     let long = chat(true, &json!({ "silence_ms": NEVER.as_millis() as u64 }));
     wire.write(&post(CHAT, &long.to_string())).await;
-    assert_eq!(within(wire.head()).await.0, 200, "the headers do not wait");
+    assert_eq!(finishes("the engine", wire.head()).await.0, 200, "the headers do not wait");
     drop(wire);
     engine.client().reaches("otela_sim_requests_aborted_total{route=\"/v1/chat/completions\"}", 1.0).await;
     engine.stop().await;
@@ -184,15 +184,15 @@ async fn a_kept_alive_connection_is_closed_when_idle_and_not_before() {
     })
     .await;
     let mut wire = engine.client().connect().await;
-    let mut begin = Instant::now();
+    let mut begin = Stopwatch::start();
     for _ in 0..2 {
         // Longer under way than the time-out.
-        begin = Instant::now();
+        begin = Stopwatch::start();
         wire.write(&post(CHAT, &chat(true, &Value::Null).to_string())).await;
-        assert_eq!(within(wire.reply()).await.end, End::Clean);
+        assert_eq!(finishes("the engine", wire.reply()).await.end, End::Clean);
     }
     assert_eq!(wire.closed().await, End::Closed);
-    assert!(begin.elapsed() >= Duration::from_millis(300 + 120), "{:?}", begin.elapsed());
+    begin.assert_at_least(Duration::from_millis(300 + 120), "an answer and the time-out");
     engine.stop().await;
 }
 
@@ -206,22 +206,22 @@ async fn while_it_warms_up_it_says_so() {
     assert!(reply.headers.contains_key("retry-after"));
     engine.stop().await;
     let engine = Engine::start(|c| c.start.ready_after = Duration::from_millis(50)).await;
-    within(async { while engine.client().get("/health").await.status != 200 {} }).await;
+    finishes("the engine is ready", async { while engine.client().get("/health").await.status != 200 {} }).await;
     assert_eq!(engine.client().get("/v1/models").await.json()["data"].as_array().unwrap().len(), 1);
     engine.stop().await;
 }
 
 #[tokio::test]
 async fn a_late_port_is_closed_until_then_and_can_be_given_up() {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let engine = Engine::start(|c| c.start.port_after = Duration::from_millis(80)).await;
-    assert!(begin.elapsed() >= Duration::from_millis(80));
+    begin.assert_at_least(Duration::from_millis(80), "the port");
     engine.stop().await;
     let mut config = config();
     config.start.port_after = NEVER;
     let tasks = Tasks::new();
     tasks.drain();
-    assert!(matches!(within(serve(config, &tasks)).await, Err(EngineError::Stopped)));
+    assert!(matches!(finishes("the engine", serve(config, &tasks)).await, Err(EngineError::Stopped)));
 }
 
 #[tokio::test]

@@ -8,12 +8,8 @@ mod scheduling;
 use client::Client;
 use otela_node::tasks::Tasks;
 use otela_sched::engine::{EngineConfig, Outcome, Serving, serve};
-use std::{future::Future, net::SocketAddr, time::Duration};
-
-/// Generous: only a test that fails waits this long.
-const DEADLINE: Duration = Duration::from_secs(30);
-/// Longer than any test: what takes this long does not happen by itself.
-const NEVER: Duration = Duration::from_secs(3600);
+use otela_testing::{PATIENCE, finishes};
+use std::{net::SocketAddr, time::Duration};
 
 /// A running engine.
 struct Engine {
@@ -39,8 +35,8 @@ impl Engine {
     /// Stops it and says how it ended.
     async fn stop(self) -> Outcome {
         self.tasks.drain();
-        let outcome = within(self.serving.ended()).await;
-        assert!(self.tasks.shutdown(DEADLINE).await, "a task outlived the engine");
+        let outcome = finishes("the engine's end", self.serving.ended()).await;
+        assert!(self.tasks.shutdown(PATIENCE).await, "a task outlived the engine");
         outcome
     }
 }
@@ -51,8 +47,4 @@ fn config() -> EngineConfig {
     config.timing.ttft = Duration::ZERO;
     config.timing.itl = Duration::ZERO;
     config
-}
-
-async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(DEADLINE, future).await.expect("in time")
 }

@@ -5,11 +5,14 @@ use super::{
     proxy::{NAME, Proxy, VARIABLE},
     relay,
 };
-use crate::support::{Otela, SOON, eventually, get, try_post};
+use crate::support::{Otela, eventually, get, try_post};
+use otela_testing::{Stopwatch, lazily};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ENGINE: [&str; 6] = ["--process", env!("CARGO_BIN_EXE_otela"), "engine", "m", "--port", "0"];
+/// By then a peer that did not answer would be suspected, and evicted after a grace of a second.
+const SUSPECTED_BY_THEN: Duration = Duration::from_secs(10);
 const NODE_IS: [&str; 5] = ["start", "--mesh", "test", "--http", "127.0.0.1:7500"];
 
 /// A provider in site `a`, whose gateway lets little out.
@@ -37,16 +40,10 @@ async fn path(lab: &Lab) -> Result<String, String> {
     .await
 }
 
-/// Waits until requests are answered over this path; how long that was.
-async fn takes(lab: &Lab, wanted: &str, node: &Otela) -> Duration {
-    let began = Instant::now();
-    loop {
-        let path = path(lab).await;
-        if path.as_deref() == Ok(wanted) {
-            return began.elapsed();
-        }
-        assert!(began.elapsed() < SOON, "no {wanted} path in time: {path:?}\n{}", node.output());
-    }
+/// Waits until requests are answered over this path.
+async fn takes(lab: &Lab, wanted: &str, node: &Otela) {
+    let what = lazily(|| format!("a {wanted} path\n{}", node.output()));
+    eventually(what, async || (path(lab).await.as_deref() == Ok(wanted)).then_some(())).await;
 }
 
 /// How the peer on a host is connected to `peer`.
@@ -137,8 +134,7 @@ async fn lab_netns_p52_where_only_a_proxy_gets_out_it_leads_to_the_relay() {
             _ => format!("/dns4/{}/tcp/443/p2p/{}", NAME.0, id(&outside)),
         };
         let node = node(&lab, &[VARIABLE], &["--bootstrap", &inside, "--tls-ca", &files[2]]);
-        let after = takes(&lab, "relayed", &node).await;
-        assert!(after < Duration::from_secs(5), "{after:?}");
+        takes(&lab, "relayed", &node).await;
         let to_relay = connection(&lab, "a", NODE, id(&outside)).await;
         let how = (&to_relay["path"], &to_relay["carrier"], &to_relay["proxied"]);
         assert_eq!(how, (&json!("direct"), &json!(carrier), &json!(true)), "{to_relay}");
@@ -163,10 +159,8 @@ async fn lab_netns_p52_a_dead_proxy_does_not_harm_what_is_reached_without() {
         let lab = Lab::new(Gateway::Cone, Gateway::Cone);
         let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
         let _ingress = ingress(&lab, &variables, &["--bootstrap", &bootstrap]).await;
-        let began = Instant::now();
         let node = node(&lab, &variables, &["--bootstrap", &bootstrap]);
         takes(&lab, "direct", &node).await;
-        assert!(began.elapsed() < Duration::from_secs(5), "{url}: {:?}", began.elapsed());
         let proxied = "otela_peer_connections_opened_total{carrier=\"tcp\",through=\"proxy\"}";
         assert_eq!(metric(&lab, "a", NODE, proxied).await + metric(&lab, "p", INGRESS, proxied).await, 0.0);
     }
@@ -175,26 +169,25 @@ async fn lab_netns_p52_a_dead_proxy_does_not_harm_what_is_reached_without() {
 #[tokio::test]
 async fn lab_netns_without_any_way_out_a_login_node_relays_though_nobody_outside_can_dial_it() {
     let lab = Lab::new(Gateway::Closed, Gateway::Cone);
-    let (_first, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
-    let (_second, _) = relay(&lab, "r2", TCP.1, &["--bootstrap", &bootstrap]).await;
-    let ingress = ingress(&lab, &[], &["--bootstrap", &bootstrap]).await;
+    let grace = ["--grace", "1s", "--grace-far", "1s"];
+    let (_first, bootstrap) = relay(&lab, "r1", TCP.1, &grace).await;
+    let joins = [&["--bootstrap", &bootstrap], &grace[..]].concat();
+    let (_second, _) = relay(&lab, "r2", TCP.1, &joins).await;
+    let ingress = ingress(&lab, &[], &joins).await;
     // The login node is the gateway, which nobody outside can dial.
-    let login = ["relay", "--mesh", "test", "--http", "127.0.0.1:7500", "--bootstrap", &bootstrap];
-    let login = lab.otela("ga", &login);
+    let login = lab.otela("ga", &[&["relay", "--mesh", "test", "--http", "127.0.0.1:7500"], &joins[..]].concat());
     let relay_id = login.says("mesh=test peer=").await;
     eventually("ingress and login node are connected", async || {
         (connection(&lab, "p", INGRESS, &relay_id).await["path"] == "direct").then_some(())
     })
     .await;
-    let began = Instant::now();
-    let node = node(&lab, &[], &["--via", "192.168.10.1:7411"]);
+    let node = node(&lab, &[], &[&["--via", "192.168.10.1:7411"], &grace[..]].concat());
     takes(&lab, "relayed", &node).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}\n{}", began.elapsed(), node.output());
     assert_eq!(metric(&lab, "a", NODE, "otela_peer_reservations ").await, 1.0, "{}", ingress.output());
     assert!(metric(&lab, "ga", NODE, "otela_relay_circuits ").await >= 1.0);
     // It stays that way: nobody takes those for dead whom it cannot reach.
-    let until = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < until {
+    let watched = Stopwatch::start();
+    while watched.read() < SUSPECTED_BY_THEN {
         assert_eq!(path(&lab).await.as_deref(), Ok("relayed"), "{}\n{}", node.output(), ingress.output());
     }
     let nodes = lab.on("p", async || get(local(INGRESS), "/v1/registry/nodes").await.json()).await;
@@ -227,12 +220,10 @@ async fn lab_netns_where_udp_is_dropped_nobody_waits_for_quic() {
     let lab = Lab::new(Gateway::OnlyTcp, Gateway::OnlyTcp);
     let (_relay, bootstrap) = relay(&lab, "r1", TCP.1, &[]).await;
     let _ingress = ingress(&lab, &[], &["--bootstrap", &bootstrap]).await;
-    let began = Instant::now();
     // One of its addresses leads nowhere.
     let quic = bootstrap.replace(TCP.1, "udp/7411/quic-v1");
     let node = node(&lab, &[], &["--bootstrap", &quic, "--bootstrap", &bootstrap]);
     eventually("it is served", async || path(&lab).await.is_ok().then_some(())).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}\n{}", began.elapsed(), node.output());
     // When both sides knock at once is chance: a second try may be needed, and clients are served meanwhile.
     takes(&lab, "direct", &node).await;
     node.says("a bootstrap does not answer").await;

@@ -243,8 +243,8 @@ async fn kademlia_finds_a_public_peer_that_the_registry_has_forgotten() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, remembered).await.expect("the two others are public");
-    lost.peer.leave(SOON).await;
+    finishes("the two others are public", remembered).await;
+    lost.peer.leave(PATIENCE).await;
     lost.tasks.shutdown(Duration::ZERO).await;
     drop(lost);
     until(&public.peer, "it has left", |view| !view.node(&id).unwrap().is_listed()).await;
@@ -298,7 +298,7 @@ async fn kademlia_asks_nobody_while_bootstraps_answer() {
             }
         }
     };
-    timeout(SOON, quiet).await.expect("connections come to rest");
+    finishes("connections come to rest", quiet).await;
     for running in &peers {
         assert_eq!(number(running, "otela_kademlia_answered_total"), 0);
         assert_eq!(number(running, "otela_kademlia_searches_total"), 0);

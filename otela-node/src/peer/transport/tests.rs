@@ -12,6 +12,7 @@ use libp2p::core::{
     muxing::StreamMuxerExt,
     transport::{DialOpts, ListenerId, PortUse, TransportEvent},
 };
+use otela_testing::finishes;
 use std::{future::poll_fn, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tokio::{
@@ -19,8 +20,6 @@ use tokio::{
     net::TcpStream,
     sync::mpsc,
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_taken_port_is_noticed() {
@@ -76,7 +75,7 @@ impl Bare {
     async fn listen(&mut self, address: &str) -> Multiaddr {
         self.transport.listen_on(ListenerId::next(), address.parse().unwrap()).unwrap();
         let listening = self.transport.next();
-        tokio::time::timeout(SOON, listening).await.unwrap().unwrap().into_new_address().unwrap()
+        finishes("it listens", listening).await.unwrap().into_new_address().unwrap()
     }
 
     /// Dials an address of `to`; who was there, or one line.
@@ -96,9 +95,8 @@ impl Bare {
                 }
             }
         };
-        let dial = tokio::time::timeout(SOON, dial);
         tokio::select! {
-            done = dial => done.unwrap().map(|(peer, _)| peer).map_err(|error| chain(&error)),
+            done = finishes("a dial", dial) => done.map(|(peer, _)| peer).map_err(|error| chain(&error)),
             () = accepts => unreachable!(),
         }
     }

@@ -16,7 +16,7 @@ struct Told {
 }
 
 async fn told(watcher: &mut Watcher) -> Told {
-    let event = tokio::time::timeout(Duration::from_secs(20), watcher.next()).await.expect("an event in time");
+    let event = otela_testing::finishes("the next event", watcher.next()).await;
     let events = stream::iter([Ok::<_, Infallible>(event.expect("it goes on"))]);
     let body = Sse::new(events).into_response().into_body().collect().await.unwrap().to_bytes();
     let text = std::str::from_utf8(&body).unwrap();
