@@ -1,21 +1,54 @@
 //! A real Slurm of one test's own: a controller and four nodes on this machine, two of them with fake accelerators.
 
 use crate::support::{eventually, finishes};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::File,
+    os::fd::AsFd,
     path::PathBuf,
     process::{Output, Stdio},
 };
 use tempfile::TempDir;
 use tokio::process::Command;
 
-/// Its ports are fixed, so there is one at a time on a machine, whoever tests there.
-const LOCK: &str = "/tmp/otela-slurm.lock";
-
-/// A running Slurm. Dropping it ends its jobs and then itself.
+/// A running Slurm, in a network of its own, since its ports are fixed. Dropping it ends its jobs and then itself.
 pub(crate) struct Slurm {
     dir: TempDir,
-    _lock: File,
+    network: Network,
+}
+
+/// A network that has a loopback and nothing else, and in which the thread that made it and all that this starts is. Dropping
+/// it kills what still runs there.
+struct Network(String);
+
+impl Network {
+    fn new() -> Self {
+        let name = format!("otela-slurm-{}", std::process::id());
+        // An address besides the loopback's: without one the resolver knows not even 127.0.0.1 to programs that ask for what
+        // this machine could reach.
+        let made = format!(
+            "ip netns add {name} && ip -n {name} link set lo up && ip -n {name} link add lan0 type bridge \
+             && ip -n {name} addr add 192.0.2.1/24 dev lan0 && ip -n {name} link set lan0 up"
+        );
+        assert!(std::process::Command::new("sh").args(["-c", &made]).status().unwrap().success(), "{made}");
+        let network = Self(name);
+        let space = File::open(format!("/run/netns/{}", network.0)).unwrap();
+        move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        network
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // This process is in it too.
+        let others = format!(
+            "for pid in $(ip netns pids {0}); do [ $pid = {1} ] || echo $pid; done",
+            self.0,
+            std::process::id()
+        );
+        let end = format!("kill -9 $({others}) 2>/dev/null; ip netns del {}", self.0);
+        let _best_effort = std::process::Command::new("sh").args(["-c", &end]).status();
+    }
 }
 
 /// The folder that holds `slurm_start.sh`.
@@ -27,13 +60,9 @@ fn scripts() -> PathBuf {
 }
 
 impl Slurm {
+    /// Starts it; what the test starts afterwards is in its network.
     pub(crate) async fn start() -> Self {
-        let lock = tokio::task::spawn_blocking(|| {
-            let lock = File::options().create(true).append(true).open(LOCK).unwrap();
-            lock.lock().unwrap();
-            lock
-        });
-        let lock = lock.await.unwrap();
+        let network = Network::new();
         let dir = tempfile::tempdir().unwrap();
         let log = File::create(dir.path().join("started")).unwrap();
         let started = Command::new(scripts().join("slurm_start.sh"))
@@ -47,7 +76,7 @@ impl Slurm {
             .unwrap();
         let said = std::fs::read_to_string(dir.path().join("started")).unwrap();
         assert!(started.success(), "{said}");
-        Self { dir, _lock: lock }
+        Self { dir, network }
     }
 
     /// What its commands and whoever calls them need to find it.
@@ -114,5 +143,11 @@ impl Drop for Slurm {
         let until_empty = "for _ in $(seq 600); do [ -z \"$(squeue --me --noheader)\" ] && break; sleep 0.1; done";
         run(std::process::Command::new("sh").args(["-c", until_empty]));
         run(std::process::Command::new(scripts().join("slurm_stop.sh")).arg(self.dir.path()));
+        // Daemons go on for a moment after they were told to end.
+        let until_gone = format!(
+            "for _ in $(seq 100); do [ $(ip netns pids {} | wc -l) -gt 1 ] || break; sleep 0.1; done",
+            self.network.0
+        );
+        run(std::process::Command::new("sh").args(["-c", &until_gone]));
     }
 }

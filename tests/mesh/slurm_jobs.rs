@@ -305,7 +305,8 @@ fn real_script(dir: &Path, smi: &Path) -> String {
 
 #[tokio::test]
 async fn lab_slurm_jobs_are_submitted_replaced_and_succeeded_in_time() {
-    let (scripted, slurm) = (Scripted::new().await, Slurm::start().await);
+    let slurm = Slurm::start().await;
+    let scripted = Scripted::new().await;
     std::fs::write(scripted.dir.join("worker.sbatch"), real_script(&scripted.dir, &scripted.smi_of_all)).unwrap();
     // A limit of two minutes: of those the node serves the first with nobody beside it.
     let policy = format!(
