@@ -21,9 +21,10 @@ export OTELA_LAB := $(shell scripts/lab.sh --where)
 export PATH := $(PATH):$(OTELA_LAB)/nextest/bin:$(OTELA_LAB)/deny/bin:$(OTELA_LAB)/fuzz/bin
 
 scripts := .ci/run $(wildcard scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch)
-has_nextest := $(cargo) nextest --version >/dev/null 2>&1
+# CI has it, or says so: plain `cargo test` runs all of a binary's tests in one process.
+has_nextest := { $(cargo) nextest --version >/dev/null 2>&1 || { [ "$${CI:-}" = true ] && echo "cargo-nextest is missing: run scripts/lab.sh" >&2 && exit 1; }; }
 # One compilation for lints, docs and tests; see scripts/rustc.sh.
-checked := env RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc.sh CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings $(cargo)
+checked := env -u RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER=$(CURDIR)/scripts/rustc.sh CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings $(cargo)
 nextest := $(checked) nextest run --locked --workspace
 plain_test := $(checked) test --locked --workspace --lib --bins --tests
 
@@ -45,10 +46,10 @@ check: toolchain fmt ## the fast part: format, lints, docs, tidy and unit tests
 	@if $(has_nextest); then $(nextest) --lib --bins --test tidy; \
 	else $(checked) test --locked --workspace --lib --bins --test tidy; fi
 
-# What `test` shows in a short form, in its long one; benchmarks are linted here too.
+# What `test` shows in a short form, in its long one.
 .PHONY: soak
 soak: toolchain ## the long forms of the tests, and what is too slow for every change
-	@scripts/steps.sh clippy soak-tests
+	@NEXTEST_PROFILE=soak OTELA_SOAK=1 BUDGET_MINUTES=240 scripts/steps.sh build tests
 
 .PHONY: test-steady
 test-steady: toolchain ## the tests again and again on half a machine: RUNS=10 make test-steady
@@ -88,6 +89,10 @@ bench-chaos: toolchain ## what clients notice while nodes die, for ten minutes
 .PHONY: bench-agent
 bench-agent: toolchain ## what a node costs its machine, and how soon it does what it must
 	@$(cargo) bench --locked --bench agent -- $(ARGS)
+
+.PHONY: bench-prompt
+bench-prompt: toolchain ## how soon what must happen at once happens: clients that leave, nodes that die, stops, starts
+	@$(cargo) bench --locked --bench prompt -- $(ARGS)
 
 .PHONY: bench-fabric
 bench-fabric: toolchain ## what a relay costs, and how soon peers behind NATs are reached
@@ -134,7 +139,7 @@ deny: ## licences, sources and versions of the dependencies
 	elif [ "$${CI:-}" = true ]; then echo "cargo-deny is missing: run scripts/lab.sh" >&2; exit 1; \
 	else echo "NOT CHECKED: licences and sources of the dependencies, for cargo-deny is missing (make lab)" >&2; fi
 
-# All targets, benchmarks among them: those are compiled nowhere else but where they run.
+# Where rustc.sh is not wanted: for an editor, say.
 .PHONY: clippy
 clippy:
 	@$(cargo) clippy --locked --workspace --all-targets -- -D warnings
@@ -142,23 +147,21 @@ clippy:
 # Checked, not built: `make fuzz` builds the one that it runs, with a sanitizer.
 .PHONY: fuzz-targets
 fuzz-targets:
-	@$(cargo) check --quiet --locked --all-targets --manifest-path fuzz/Cargo.toml --target-dir target
+	@if command -v c++ >/dev/null; then $(cargo) check --quiet --locked --all-targets --manifest-path fuzz/Cargo.toml --target-dir target; \
+	elif [ "$${CI:-}" = true ]; then echo "a C++ compiler is missing: apt-get install g++" >&2; exit 1; \
+	else echo "NOT CHECKED: the fuzz targets, for a C++ compiler is missing (apt-get install g++)" >&2; fi
 
 .PHONY: build
 build:
 	@if $(has_nextest); then $(nextest) --no-run; else $(plain_test) --no-run; fi
+	@$(checked) build --locked --workspace --benches
 
 # Outside CI the tests of a missing part of the lab are left out, and one line says so. In CI they run and fail.
 .PHONY: tests
 tests:
 	@missing=; [ "$${CI:-}" = true ] || missing=$$(scripts/lab.sh --missing | paste -sd' '); \
-	filter='$(FILTER)'; skips=(--skip soak_); \
+	filter='($(FILTER))'; skips=(); [ -n "$${OTELA_SOAK:-}" ] || skips=(--skip soak_); \
 	for part in $$missing; do filter+=" and not test(/(^|::)lab_$${part}_/)"; skips+=(--skip "lab_$${part}_"); done; \
 	if $(has_nextest); then $(nextest) -E "$$filter" $(ARGS); else $(plain_test) -- "$${skips[@]}"; fi; \
 	[ -z "$$missing" ] || echo "SKIPPED: the tests that need $${missing// / and }, which this machine lacks: 'make lab' prepares what it can and says what else to do" >&2
 
-# What CI leaves to a longer night.
-.PHONY: soak-tests
-soak-tests:
-	@if $(has_nextest); then OTELA_SOAK=1 $(nextest) --profile soak -E '$(FILTER)' $(ARGS); \
-	else OTELA_SOAK=1 $(plain_test); fi

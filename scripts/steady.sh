@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 runs=${RUNS:-10}
-filter=${1:-all()}
+filter=${1:-${FILTER:-all()}}
 folder=target/steady
 mkdir -p "$folder"
 group='' competitors=()
@@ -21,13 +21,12 @@ halve() {
     if [[ -w /sys/fs/cgroup/cpu/cgroup.procs ]]; then
         group=/sys/fs/cgroup/cpu/$name
         mkdir "$group" || return 1
-        echo $period >"$group/cpu.cfs_period_us"
-        echo $share >"$group/cpu.cfs_quota_us"
+        echo $period >"$group/cpu.cfs_period_us" && echo "$share" >"$group/cpu.cfs_quota_us" || return 1
     elif grep -qw cpu /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then
         grep -qw cpu /sys/fs/cgroup/cgroup.subtree_control || echo +cpu >/sys/fs/cgroup/cgroup.subtree_control || return 1
         group=/sys/fs/cgroup/$name
         mkdir "$group" || return 1
-        echo "$share $period" >"$group/cpu.max"
+        echo "$share $period" >"$group/cpu.max" || return 1
     else
         return 1
     fi
@@ -68,7 +67,7 @@ for ((run = 1; run <= runs; run++)); do
     start=$SECONDS log=$folder/run-$run.log
     status=passed
     make --no-print-directory tests FILTER="$filter" >"$log" 2>&1 || status=FAILED failed=$((failed + 1))
-    summary=$(grep -aE 'Summary|^test result' "$log" | tail -n 1 | sed -E 's/.*: *//')
+    summary=$(grep -aE 'Summary|^test result' "$log" | tail -n 1 | sed -E 's/.*: *//' || true)
     table+=("$(printf '%3d  %-6s  %3d:%02d  %s' "$run" "$status" $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60)) "$summary")")
     echo "steady: ${table[-1]}" >&2
     [[ $status == passed ]] || grep -aE '^ +(FAIL|TIMEOUT|SIGABRT|SIGSEGV|LEAK-FAIL) ' "$log" | sort -u >&2 || true

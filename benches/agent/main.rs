@@ -21,7 +21,7 @@ use std::{
     process::{ExitCode, Stdio},
     time::{Duration, Instant},
 };
-use support::{Mesh, eventually, within};
+use support::Mesh;
 
 const OTELA: &str = env!("CARGO_BIN_EXE_otela");
 const ENDS: usize = 20;
@@ -31,6 +31,19 @@ const KILLS: usize = 3;
 const WATCHED: Duration = Duration::from_secs(20);
 const MEGABYTES_PER_S: f64 = 10.0;
 const TICKS_PER_S: f64 = 100.0;
+
+/// Waits until `look` finds something, and looks often: what is measured here is a matter of milliseconds.
+async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let looks = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    otela_testing::finishes(what, looks).await
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -90,7 +103,7 @@ async fn kills() -> Vec<Row> {
         eventually("both run", async || (found(&mark) >= 2).then_some(())).await;
         let begun = Instant::now();
         mesh.nodes[0].signal("-KILL");
-        within(Duration::from_secs(60), "the tree is gone", async || (found(&mark) == 0).then_some(())).await;
+        eventually("the tree is gone", async || (found(&mark) == 0).then_some(())).await;
         all.push(begun.elapsed().as_secs_f64());
     }
     spread("an agent killed, until its stubborn engine is gone", all, "s", 5.0)
@@ -135,7 +148,7 @@ async fn noise() -> Vec<Row> {
     let node = Otela::run_program("sh", quiet.iter().chain(&start).chain(&engine));
     eventually("it prints", async || (found(script) >= 1).then_some(())).await;
     let percent = cpu_percent(node.child.id().unwrap(), WATCHED).await;
-    let written = within(Duration::from_secs(60), "it has printed all", async || {
+    let written = eventually("it has printed all", async || {
         serde_json::from_slice::<serde_json::Value>(&std::fs::read(&file).ok()?).ok()
     })
     .await;

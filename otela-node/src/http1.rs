@@ -203,7 +203,7 @@ impl<C: Connect> Pool<C> {
         if first.delivered() && !self.limits.resend_delivered {
             return Err(first);
         }
-        let again = match self.open().await {
+        let again = match self.open().await.inspect(follow) {
             Ok(line) => self.exchange(line, request(), place).await.map_err(|lost| lost.0),
             Err(error) => Err(error),
         };

@@ -118,12 +118,24 @@ impl Stopwatch {
 /// If it is not, or if one of them is empty.
 #[track_caller]
 pub fn assert_comparable(what: impl Display, measured: &[Duration], control: &[Duration], times: u32) {
-    let least = |all: &[Duration]| all.iter().min().copied().expect("something was measured");
     let (with, without) = (least(measured), least(control));
     assert!(
-        with <= without * times,
+        are_comparable(measured, control, times),
         "{what}: {with:?} is more than {times} times the control's {without:?}\n{measured:?}\n{control:?}"
     );
+}
+
+/// Whether [`assert_comparable`] holds, for those who measure more if it does not.
+///
+/// # Panics
+/// If one of them is empty.
+#[must_use]
+pub fn are_comparable(measured: &[Duration], control: &[Duration], times: u32) -> bool {
+    least(measured) <= least(control) * times
+}
+
+fn least(all: &[Duration]) -> Duration {
+    all.iter().min().copied().expect("something was measured")
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn is(status: u16, kind: &str, code: &str) -> (u16, String, String) {
 }
 
 async fn our_own_errors_have_anthropics_shape(way: Way) {
-    let mut mesh = Mesh::by(way, &["--body-mib-max", "1", "--answer-within", "1s", "--retries-max", "0"]).await;
+    let mut mesh = Mesh::by(way, &["--body-mib-max", "1", "--answer-within", "8s", "--retries-max", "0"]).await;
     mesh.scripted("m").await;
     let unknown = is(404, "not_found_error", "model_not_found");
     for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/service/llm/v1/messages"] {

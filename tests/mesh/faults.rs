@@ -90,7 +90,7 @@ async fn p20_a_request_that_breaks_engines_is_given_to_two_at_the_most(way: Way)
 
 async fn p20_a_late_answer_is_asked_for_once_more_and_only_when_the_first_engine_has_let_go(way: Way) {
     // Counted from the end of the request, however long such a large one is on its way.
-    let mut mesh = Mesh::by(way, &["--answer-within", "2s"]).await;
+    let mut mesh = Mesh::by(way, &["--answer-within", "10s"]).await;
     let logs = [mesh.scripted("m").await, mesh.scripted("m").await, mesh.scripted("m").await];
     let slow = json!({"model": "m", "prompt": "x".repeat(2 << 20), "script": [["connections"], ["gone"]]});
     let answer = post(mesh.http, "/v1/completions", &slow).await;

@@ -15,7 +15,7 @@ use otela_proto::{
     payload::{Payload, Role},
     wire::{Entries, Frame, Say, gossip_protocol},
 };
-use otela_testing::{Stopwatch, assert_comparable, repetitions, stays_pending};
+use otela_testing::{Stopwatch, are_comparable, assert_comparable, repetitions};
 use prost::Message;
 use serde_json::json;
 use std::{
@@ -30,7 +30,7 @@ const GHOSTS: usize = 495;
 struct Hole {
     address: SocketAddr,
     _listener: TcpListener,
-    _queued: TcpStream,
+    _queued: Vec<TcpStream>,
 }
 
 impl Hole {
@@ -39,9 +39,14 @@ impl Hole {
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let listener = socket.listen(0).unwrap();
         let address = listener.local_addr().unwrap();
-        // No connection is ever accepted, and one fills the queue.
-        let queued = TcpStream::connect(address).await.unwrap();
-        stays_pending("the queue is full", Duration::from_millis(200), TcpStream::connect(address)).await;
+        // No connection is ever accepted, and the first one or two fill the queue.
+        let mut queued = Vec::new();
+        loop {
+            tokio::select! {
+                connected = TcpStream::connect(address) => queued.push(connected.unwrap()),
+                () = tokio::time::sleep(Duration::from_millis(500)) => break,
+            }
+        }
         Self { address, _listener: listener, _queued: queued }
     }
 }
@@ -172,20 +177,26 @@ async fn p42_a_node_and_an_ingress_beside_495_ghosts_start_as_fast_as_without() 
     for _ in 0..8 {
         holes.push(Hole::new().await);
     }
-    let (mut alone, mut haunted) = (Vec::new(), Vec::new());
-    // In turn, so that both see the same machine.
-    for _ in 0..repetitions(2, 5) {
-        alone.push(start(vec![]).await);
-        haunted.push(start(ghosts(&holes)).await);
-    }
-    for (what, of) in [
+    let stages = [
         ("the ingress' API", (|times| times.api) as fn(&Times) -> Duration),
         ("the node's registry", |times| times.registry),
         ("the engine", |times| times.serving),
         ("a completion", |times| times.completion),
-    ] {
-        let all = |times: &[Times]| times.iter().map(of).collect::<Vec<_>>();
-        // One dial of a ghost takes two seconds, which is more than a whole start.
-        assert_comparable(what, &all(&haunted), &all(&alone), 2);
+    ];
+    let (mut alone, mut haunted): (Vec<Times>, Vec<Times>) = Default::default();
+    let all = |times: &[Times], of: fn(&Times) -> Duration| times.iter().map(of).collect::<Vec<_>>();
+    // One dial of a ghost takes two seconds, which is more than a whole start.
+    const TIMES: u32 = 2;
+    for round in 1..=10 {
+        // In turn, so that both see the same machine. Chance adds to each start, and the least of several is without it.
+        alone.push(start(vec![]).await);
+        haunted.push(start(ghosts(&holes)).await);
+        let good = stages.iter().all(|(_, of)| are_comparable(&all(&haunted, *of), &all(&alone, *of), TIMES));
+        if good && round >= repetitions(2, 5) {
+            break;
+        }
+    }
+    for (what, of) in stages {
+        assert_comparable(what, &all(&haunted, of), &all(&alone, of), TIMES);
     }
 }

@@ -45,7 +45,10 @@ impl Https {
         let mut mesh = Mesh::ingress(&[]).await;
         let log = mesh.scripted("m").await;
         let certificate = write(mesh.dir.path());
-        let otela = Otela::run(ingress(mesh.dir.path(), &["--bootstrap", &mesh.bootstrap, "--https-every", "200ms"]));
+        let otela = Otela::run(ingress(
+            mesh.dir.path(),
+            &["--bootstrap", &mesh.bootstrap, "--https-every", "200ms", "--keep-alive", "10h"],
+        ));
         let base = otela.says("OpenAI base URL: https://").await;
         let to = base.trim_end_matches("/v1").parse().unwrap();
         let https = Self { otela, to, certificate, log, mesh };

@@ -101,7 +101,7 @@ async fn an_idle_node_shows_its_hardware() {
 async fn p36_a_node_that_loads_is_shown_but_not_used(way: Way) {
     let mut mesh = Mesh::by(way, &[]).await;
     let engine = env!("CARGO_BIN_EXE_otela");
-    mesh.add(&[], &[engine, "engine", "m", "--port", "0", "--startup", "3s"]);
+    mesh.add(&[], &[engine, "engine", "m", "--port", "0", "--startup", "10s"]);
     eventually("it is shown as loading", async || {
         mesh.listed().await.into_iter().find(|node| node["services"][0]["loading"].is_string())
     })
@@ -122,7 +122,7 @@ async fn p36_a_node_that_loads_is_shown_but_not_used(way: Way) {
 #[tokio::test]
 async fn a_clean_stop_finishes_what_runs_and_leaves_nothing() {
     let mut mesh = Mesh::ingress(&[]).await;
-    mesh.simulated("m", &["--ttft", "600ms", "--itl", "1ms"]).await;
+    mesh.simulated("m", &["--ttft", "5s", "--itl", "1ms"]).await;
     let engine = mesh.nodes[0].says("pid=").await;
     let (http, body) = (mesh.http, json!({"model": "m", "prompt": "x", "max_tokens": 3}));
     let running = post(http, "/v1/completions", &body);
@@ -215,7 +215,7 @@ async fn p49_killing_the_agent_takes_the_engine_with_it() {
 #[tokio::test]
 async fn the_ingress_stops_in_good_order() {
     let mut mesh = Mesh::ingress(&[]).await;
-    mesh.simulated("m", &["--ttft", "500ms"]).await;
+    mesh.simulated("m", &["--ttft", "5s"]).await;
     assert_eq!(get(mesh.http, "/ready").await.status, 200);
     assert_eq!(get(mesh.http, "/health").await.status, 200);
     let body = json!({"model": "m", "prompt": "x", "max_tokens": 3});
@@ -360,7 +360,7 @@ async fn clients_are_told_when_the_time_to_finish_is_over() {
 async fn a_node_stops_before_its_machine_is_taken_away() {
     let mut mesh = Mesh::ingress(&[]).await;
     // For the last quarter of its time it takes no new requests.
-    let flags = ["--ends-in", "40s", "--stop-grace", "1s", "--label", "team=vision"];
+    let flags = ["--ends-in", "2m", "--stop-grace", "1s", "--label", "team=vision"];
     let log = mesh.scripted_with("ends", &flags, &[]).await;
     let node = mesh.listed().await.into_iter().next().unwrap();
     assert!(node["ends_at_ms"].is_number(), "{node}");

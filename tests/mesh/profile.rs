@@ -16,7 +16,7 @@ async fn engine(flags: &[&str]) -> (Otela, String) {
     (engine, format!("http://{address}"))
 }
 
-/// A token takes 24 ms, beside which little is what a busy machine adds.
+/// A token takes 24 ms.
 const L40S: [&str; 2] = ["--profile", "Llama-3.1-8B@L40S"];
 
 #[tokio::test]
@@ -40,11 +40,13 @@ async fn an_engine_is_measured_and_the_model_it_runs_on_is_found_again() {
     let told: Value = serde_json::from_str(&output).unwrap();
     assert!(code == 0 && told["left_out"].as_array().unwrap().is_empty(), "{code} {output}");
     let rows = told["batches"].as_array().unwrap();
-    let error = |first: bool| {
+    let bias = |first: bool| {
         let row = rows.iter().find(|row| row["first_token"] == first).expect("there is one of each");
-        (row["count"].as_u64().unwrap(), row["mean_ratio"].as_f64().unwrap())
+        (row["count"].as_u64().unwrap(), row["bias"].as_f64().unwrap())
     };
-    let (batches, first_tokens) = (error(false), error(true));
+    let (batches, first_tokens) = (bias(false), bias(true));
+    // A busy machine only adds to what is measured: it is never less than what the engine takes. How close it comes where
+    // nothing else runs is a row of the benchmark `prompt`.
     assert!(batches.0 == 4 && batches.1 < 0.1, "{batches:?} {output}");
     assert!(first_tokens.0 == 2 && first_tokens.1 < 0.4, "{first_tokens:?} {output}");
 }

@@ -190,7 +190,8 @@ async fn watchers_that_come_back_get_the_difference_only() {
 
 #[tokio::test]
 async fn too_many_watchers_are_refused_and_counted_and_an_end_sends_all_home() {
-    let mut mesh = Mesh::ingress(&[]).await;
+    // Nothing would end them but the end of the grace.
+    let mut mesh = Mesh::ingress(&["--drain", "10h"]).await;
     let mut watchers = Vec::new();
     for _ in 0..128 {
         let mut watch = raw(mesh.http, &watch_request(None)).await;

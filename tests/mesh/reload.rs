@@ -63,7 +63,7 @@ async fn a_model_has_a_policy_and_limits_of_its_own() {
                 [ingress.models.alone]\nin_flight_max = 1\nqueue_max = 0\n[ingress.models.turns]\npolicy = 'round-robin'";
     let mut told = Told::ingress(text).await;
     // Two names of the same slow engine.
-    let names = ["--served-model-name", "hurried", "patient", "alone", "--ttft", "1s"];
+    let names = ["--served-model-name", "hurried", "patient", "alone", "--ttft", "5s"];
     told.mesh.add(&[], &[&[OTELA, "engine", "slow", "--port", "0"][..], &names].concat());
     for model in ["hurried", "patient", "alone"] {
         told.mesh.serves(model, 1).await;
@@ -137,11 +137,15 @@ async fn reloads_under_load_are_noticed_by_nobody() {
             let said = told.reread(&text).await;
             assert!(said.contains("the configuration was reread") && said.contains(policy), "{said}");
         }
+        // Each client is answered under the last of them too.
+        let all = "otela_ingress_requests_total";
+        let answered = told.mesh.metric(all).await;
+        eventually("more answers", async || (told.mesh.metric(all).await >= answered + 8.0).then_some(())).await;
         stop.set(true);
     };
     let clients = join_all((0..4).map(|_| client(&told, &stop)));
     let ((), answers) = tokio::join!(reloads, clients);
-    assert!(answers.iter().all(|answers| *answers > RELOADS), "{answers:?}");
+    assert!(answers.iter().all(|answers| *answers > 0), "{answers:?}");
     assert!(told.mesh.metric("otela_ingress_reloads_total").await as usize == RELOADS);
     assert!(told.mesh.metric("otela_ingress_attempts_failed_total").await == 0.0);
 }
@@ -149,7 +153,7 @@ async fn reloads_under_load_are_noticed_by_nobody() {
 #[tokio::test]
 async fn a_reload_is_of_what_comes_after_it() {
     let mut told = Told::ingress("").await;
-    told.mesh.simulated("m", &["--ttft", "1s"]).await;
+    told.mesh.simulated("m", &["--ttft", "5s"]).await;
     let hurried = "[ingress.models.m]\nanswer_within = '100ms'";
     let reload = async {
         eventually("a request", async || (told.mesh.metric("otela_ingress_in_flight").await > 0.0).then_some(())).await;

@@ -138,7 +138,7 @@ async fn p02_preflights_need_nothing_and_errors_can_be_read_by_pages(way: Way) {
 #[tokio::test]
 async fn names_of_requests_and_times_of_stages_are_told() {
     let mut mesh = Mesh::ingress(&[]).await;
-    mesh.simulated("m", &["--ttft", "50ms"]).await;
+    mesh.simulated("m", &["--ttft", "3s"]).await;
     let headers = [JSON, ("x-request-id", "mine-1"), ("x-otela-timing", "1")];
     let answer = ask(&mesh, "POST", "/v1/chat/completions", &headers, chat("m").to_string()).await;
     assert_eq!((answer.header("x-client-request-id"), answer.header("x-request-id").len()), ("mine-1", 32));
@@ -151,7 +151,7 @@ async fn names_of_requests_and_times_of_stages_are_told() {
     let names: Vec<_> = stages.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["ingress", "lookup", "queue", "forward", "engine", "return", "others"]);
     let engine = stages[4].1;
-    assert!(engine >= 50.0 && engine < stages.iter().map(|(_, ms)| ms).sum::<f64>(), "{stages:?}");
+    assert!(engine >= 3_000.0 && engine < stages.iter().map(|(_, ms)| ms).sum::<f64>(), "{stages:?}");
     assert!(!answer.headers.contains_key("x-otela-node-timing") && !answer.headers.contains_key("x-otela-load"));
     // A stream whose head comes at once: the wait for its first token is the engine's as well.
     let mut streamed = chat("m");
@@ -162,7 +162,7 @@ async fn names_of_requests_and_times_of_stages_are_told() {
         let part = timing.split(", ").find_map(|part| part.strip_prefix(&format!("{stage};dur=")));
         part.unwrap().parse().unwrap()
     };
-    assert!(of("engine") >= 50.0 && of("ingress") < of("engine"), "{timing}");
+    assert!(of("engine") >= 3_000.0 && of("ingress") < of("engine"), "{timing}");
     let plain = post(mesh.http, "/v1/chat/completions", &chat("m")).await;
     assert!(!plain.headers.contains_key("server-timing") && !plain.headers.contains_key("x-client-request-id"));
     eventually("one line for each request", async || {

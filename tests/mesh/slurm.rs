@@ -7,6 +7,7 @@ use std::{
     os::fd::AsFd,
     path::PathBuf,
     process::{Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
 };
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -23,7 +24,8 @@ struct Network(String);
 
 impl Network {
     fn new() -> Self {
-        let name = format!("otela-slurm-{}", std::process::id());
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("otela-slurm-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         // An address besides the loopback's: without one the resolver knows not even 127.0.0.1 to programs that ask for what
         // this machine could reach.
         let made = format!(
@@ -145,7 +147,7 @@ impl Drop for Slurm {
         run(std::process::Command::new(scripts().join("slurm_stop.sh")).arg(self.dir.path()));
         // Daemons go on for a moment after they were told to end.
         let until_gone = format!(
-            "for _ in $(seq 100); do [ $(ip netns pids {} | wc -l) -gt 1 ] || break; sleep 0.1; done",
+            "for _ in $(seq 100); do [ $(ip netns pids {} | wc -l) -gt 0 ] || break; sleep 0.1; done",
             self.network.0
         );
         run(std::process::Command::new("sh").args(["-c", &until_gone]));

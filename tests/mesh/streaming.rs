@@ -136,17 +136,24 @@ async fn p12_p16_a_broken_stream_never_looks_whole(way: Way) {
     let mut mesh = Mesh::by(way, &[]).await;
     let log = mesh.scripted("m").await;
     let other = mesh.scripted("m").await;
-    for (route, ending, end_mark) in [
+    const THIRD: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"third\"}}]}\n\n";
+    for (n, (route, ending, end_mark)) in [
         ("/v1/chat/completions", "close", "data: {\"error\""),
         ("/v1/chat/completions", "reset", "data: {\"error\""),
         ("/v1/responses", "close", "event: error\ndata: {\"code\":\"stream_broken\""),
         ("/v1/messages", "close", "event: error\ndata: {\"error\":{"),
-    ] {
-        let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
-        steps.push(json!(["sleep", 0.1]));
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut steps = stream_of(&[EVENT, EVENT, THIRD]);
+        // A reset takes away what was not read before it.
+        steps.push(json!(["await", format!("read-{n}")]));
         steps.push(json!([ending]));
         let mut client = raw(mesh.http, &post_bytes(route, &scripted(steps))).await;
-        let (text, _) = read_to_end(&mut client).await;
+        let begun = read_until(&mut client, "third").await;
+        [&log, &other].iter().for_each(|log| log.allow(&format!("read-{n}")));
+        let text = begun + &read_to_end(&mut client).await.0;
         assert_eq!(text.matches("\"content\"").count(), 3, "no text twice: {text}");
         assert!(text.contains(end_mark), "{route}: {text}");
         assert!(!text.contains("[DONE]") && !text.ends_with("0\r\n\r\n"), "{text}");
@@ -169,7 +176,8 @@ async fn p12_p16_a_broken_stream_never_looks_whole(way: Way) {
 }
 
 async fn p12_a_killed_node_breaks_its_streams_at_once(way: Way) {
-    let mut mesh = Mesh::by(way, &[]).await;
+    // Before anybody could evict it.
+    let mut mesh = Mesh::by(way, &["--grace", "10h", "--grace-far", "10h"]).await;
     mesh.scripted("m").await;
     let mut steps = stream_of(&[EVENT, EVENT, EVENT]);
     steps.push(json!(["gone"]));

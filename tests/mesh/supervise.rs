@@ -1,7 +1,7 @@
 //! Engines that hang, fail and are started again; what is written down of them; and operators.
 
 use crate::support::{
-    Mesh, Otela, ScriptedLog, eventually, finishes, get, post, post_bytes, raw, read_until, try_post,
+    Mesh, Otela, ScriptedLog, chunk, eventually, finishes, get, post, post_bytes, raw, read_until, stream_of, try_post,
 };
 use futures::future::select_all;
 use otela_testing::stays_pending;
@@ -48,7 +48,7 @@ async fn shown(mesh: &Mesh, what: &str, is: impl Fn(&Value) -> bool) -> Value {
 
 #[tokio::test]
 async fn p37_an_engine_that_hangs_is_out_of_rotation_until_it_makes_a_token() {
-    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let mut mesh = Mesh::ingress(&[]).await;
     // An engine that lives has four seconds to make the token that it is asked for.
     let log = mesh.scripted_with("m", &["--hung-after", "8s"], &[]).await;
     // A long answer that is not streamed is no fault: when the engine is asked it makes a token.
@@ -89,8 +89,8 @@ async fn mesh_metric(mesh: &Mesh, name: &str) -> f64 {
 
 #[tokio::test]
 async fn p37_streams_that_begin_and_are_kept_alive_without_a_token_are_no_sign_of_life() {
-    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
-    let log = mesh.scripted_with("m", &["--hung-after", "2s"], &[]).await;
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted_with("m", &["--hung-after", "8s"], &[]).await;
     log.allow("hang");
     // The front end goes on: it begins a stream, and keeps it alive.
     let _stream = raw(mesh.http, &endless(": still here\n\n")).await;
@@ -106,7 +106,7 @@ async fn p37_streams_that_begin_and_are_kept_alive_without_a_token_are_no_sign_o
 fn endless(event: &str) -> Vec<u8> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let events = [json!(["send", event]), json!(["sleep", 0.2])];
-    let script: Vec<_> = [json!(["send", head])].into_iter().chain(events.into_iter().cycle().take(300)).collect();
+    let script: Vec<_> = [json!(["send", head])].into_iter().chain(events.into_iter().cycle().take(6_000)).collect();
     post_bytes("/v1/completions", &json!({"model": "m", "prompt": "x", "stream": true, "script": script}))
 }
 
@@ -126,7 +126,7 @@ const HALF_PATIENT: [&str; 2] = ["--hung-after", "6s"];
 
 #[tokio::test]
 async fn p37_an_engine_that_is_full_is_no_dead_one() {
-    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let mut mesh = Mesh::ingress(&[]).await;
     let log = mesh.scripted_with("m", &HALF_PATIENT, &[]).await;
     // It works for one request, and all others have to wait.
     let mut stream = raw(mesh.http, &endless("data: {\"choices\": []}\n\n")).await;
@@ -140,7 +140,7 @@ async fn p37_an_engine_that_is_full_is_no_dead_one() {
 
 #[tokio::test]
 async fn p37_one_that_answers_its_node_and_no_caller_is_out_for_a_while() {
-    let mut mesh = Mesh::ingress(&["--answer-within", "1m"]).await;
+    let mut mesh = Mesh::ingress(&[]).await;
     let log = mesh.scripted_with("m", &HALF_PATIENT, &[]).await;
     give_up(&mesh, &log).await;
     shown(&mesh, "it is out", |node| node["services"][0]["loading"] == "not answering").await;
@@ -279,7 +279,7 @@ async fn a_node_is_drained_by_its_operator_and_nobody_else() {
     let mut mesh = Mesh::ingress(&[]).await;
     let (operator, id) = key(&mesh, "operator").await;
     let (stranger, _) = key(&mesh, "stranger").await;
-    mesh.start(&["--operator", &id], "m", &["--itl", "20ms"]).await;
+    let log = mesh.scripted_with("m", &["--operator", &id], &[]).await;
     let node = mesh.listed().await[0]["id"].as_str().unwrap().to_owned();
     let asked = async |command: &str, key: &Path, more: &[&str]| {
         let bootstrap = mesh.bootstrap.clone();
@@ -293,11 +293,20 @@ async fn a_node_is_drained_by_its_operator_and_nobody_else() {
     let logs = asked("logs", &operator, &["--lines", "5"]).await;
     assert!(logs.status.success() && !logs.stdout.is_empty(), "{logs:?}");
     // What runs comes to its end, and the command waits for that.
-    let body = json!({"model": "m", "prompt": "x", "max_tokens": 100, "ignore_eos": true, "stream": true});
+    const HALF: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
+    let mut steps = stream_of(&[HALF]);
+    steps.push(json!(["await", "drain"]));
+    steps.extend([chunk(HALF), chunk("data: [DONE]\n\n"), "0\r\n\r\n".into()].map(|text| json!(["send", text])));
+    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": steps});
     let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
     let first = read_until(&mut stream, "data: {").await;
-    let (drained, whole) = tokio::join!(asked("drain", &operator, &[]), read_until(&mut stream, "data: [DONE]"));
-    assert!((first + &whole).matches("\"text\"").count() >= 100);
+    let drains = async {
+        shown(&mesh, "it drains", |node| node["draining"] == true).await;
+        log.allow("drain");
+        read_until(&mut stream, "data: [DONE]").await
+    };
+    let (drained, whole) = tokio::join!(asked("drain", &operator, &["--timeout", "10h"]), drains);
+    assert_eq!((first + &whole).matches("\"text\"").count(), 2);
     assert!(drained.status.success(), "{drained:?}");
     assert!(String::from_utf8_lossy(&drained.stdout).contains("1 requests run"), "{drained:?}");
     assert_eq!(mesh.nodes[0].ends().await, 0);

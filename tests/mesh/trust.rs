@@ -139,7 +139,7 @@ async fn nothing_leaves_the_trusted_when_they_fail() {
     assert_eq!(mesh.metric("otela_ingress_hedges_total").await, before, "there was nobody to race");
     // The trusted node is killed within a stream: it is not continued by those who are not trusted.
     let mut body = chat(&json!({"otela_trusted_providers": a}));
-    (body["stream"], body["max_tokens"]) = (true.into(), 400.into());
+    (body["stream"], body["max_tokens"]) = (true.into(), 4_000.into());
     let killed = async {
         eventually("it runs", async || (mesh.metric("otela_ingress_in_flight").await == 1.0).then_some(())).await;
         mesh.nodes[0].signal("-KILL");

@@ -223,7 +223,7 @@ async fn headers_that_are_too_large_are_refused_in_http_2_and_their_connection_g
 
 #[tokio::test]
 async fn an_upload_that_stalls_is_refused_in_http_2_and_its_connection_goes_on() {
-    let mut mesh = Mesh::ingress(&["--body-stall", "1s"]).await;
+    let mut mesh = Mesh::ingress(&["--body-stall", "8s"]).await;
     mesh.scripted("m").await;
     let client = H2::to(&mesh).await;
     let begun = stream::iter(["{\"model\":\"m\","]).chain(stream::pending());
@@ -231,7 +231,7 @@ async fn an_upload_that_stalls_is_refused_in_http_2_and_its_connection_goes_on()
     // It takes longer as a whole, and never pauses for so long.
     let steady = stream::iter(["{\"model\"", ":\"m\"", ",\"messages\"", ":", "[", "]", ",\"n\"", ":1", "}"]);
     let steady = steady.then(async |piece| {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         piece
     });
     let (stalled, steady) = tokio::join!(stalled, client.ask(request(CHAT, pieces(steady))));

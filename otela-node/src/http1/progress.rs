@@ -5,7 +5,7 @@ use std::{
     io::{self, IoSlice},
     pin::Pin,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -20,8 +20,8 @@ use tokio::{
 #[derive(Debug, Clone)]
 pub struct SendProgress {
     began: Instant,
-    /// Of the connection that carries it; a request that is sent once more is followed on its first one only.
-    writes: Arc<OnceLock<Writes>>,
+    /// Of the connection that carries it now.
+    writes: Arc<Mutex<Option<Writes>>>,
 }
 
 impl SendProgress {
@@ -36,24 +36,25 @@ impl SendProgress {
     /// over the mesh, that are still on their way.
     pub async fn answered_within<T>(&self, within: Duration, answer: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(answer);
-        loop {
-            let until = self.last() + within;
+        // More time than the clock can count is all the time there is.
+        while let Some(until) = self.last().checked_add(within) {
             if let Ok(answer) = timeout_at(until, answer.as_mut()).await {
                 return Some(answer);
             }
-            if self.last() + within <= Instant::now() {
+            if self.last().checked_add(within).is_some_and(|until| until <= Instant::now()) {
                 return None;
             }
         }
+        Some(answer.await)
     }
 
     fn last(&self) -> Instant {
-        self.writes.get().map_or(self.began, |writes| writes.last().max(self.began))
+        let writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        writes.as_ref().map_or(self.began, |writes| writes.last().max(self.began))
     }
 
     pub(super) fn follow(&self, writes: &Writes) {
-        // Only the first connection counts: see the field.
-        let _ = self.writes.set(writes.clone());
+        *self.writes.lock().unwrap_or_else(PoisonError::into_inner) = Some(writes.clone());
     }
 }
 

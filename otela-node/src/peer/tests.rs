@@ -16,7 +16,7 @@ use otela_proto::{
     payload::{ModelCard, Role, Service},
     registry::Belief,
 };
-use otela_testing::{PATIENCE, finishes, repetitions};
+use otela_testing::{FAR_BEYOND_PATIENCE, PATIENCE, finishes, repetitions};
 use std::convert::Infallible;
 
 struct Running {
@@ -130,7 +130,11 @@ async fn quic_alone_is_enough() {
 
 #[tokio::test]
 async fn p40_a_dead_node_is_out_of_rotation_at_once() {
-    let relay = tcp("lab", Role::Relay, vec![]).await;
+    // Long before anybody could evict it.
+    let mut config = PeerConfig::new(hostile::mesh(), Identity::ephemeral(), vec![Role::Relay]);
+    config.listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
+    (config.patience.grace_near, config.patience.grace_far) = (FAR_BEYOND_PATIENCE, FAR_BEYOND_PATIENCE);
+    let relay = run(config).await;
     let node = tcp("lab", Role::Node, relay.peer.addresses()).await;
     node.peer.announce(serving("m")).await.unwrap();
     until(&relay.peer, "the node is seen", |view| ready(view, "m") == 1).await;
@@ -195,16 +199,21 @@ async fn sixty_four_requests_at_once_all_arrive() {
 async fn requests_end_with_their_connection_though_nobody_is_there_to_close_it() {
     let ingress = tcp("lab", Role::Ingress, vec![]).await;
     let mut node = tcp("lab", Role::Node, ingress.peer.addresses()).await;
-    let hangs = service_fn(async |_: Request<Incoming>| {
-        std::future::pending::<()>().await;
-        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    let arrived = Arc::new(tokio::sync::Notify::new());
+    let told = Arc::clone(&arrived);
+    let hangs = service_fn(move |_: Request<Incoming>| {
+        told.notify_one();
+        async {
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        }
     });
     node.tasks.spawn(tunnel::serve(node.http.take().unwrap(), hangs, node.tasks.clone()));
     until(&ingress.peer, "the node is seen", |view| view.node(&node.peer.id()).is_some()).await;
     let id = node.peer.id();
     let waits = ask(&ingress.peer, &id, "x");
     let closes = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        arrived.notified().await;
         ingress.peer.inner.commands.send(swarm::Command::Disconnect(id)).await.unwrap();
     };
     let (answer, ()) = finishes("a request ends with its connection", async { tokio::join!(waits, closes) }).await;

@@ -145,7 +145,8 @@ async fn a_tool_that_hangs_is_ended_with_all_its_children() {
     let tools = Tools {
         nvidia_smi: tool(folder.path(), "nvidia-smi", &script),
         rocm_smi: "/nonexistent".into(),
-        limit: Duration::from_millis(500),
+        // Time for the child to be there, on a busy machine.
+        limit: Duration::from_secs(5),
     };
     // The fifo opens for reading when the child has it, and ends with the child.
     let end = std::thread::spawn(move || fs::read(alive).map(|bytes| bytes.len()));
