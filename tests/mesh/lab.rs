@@ -177,12 +177,8 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_drained() {
     let tiny = mesh.dir.path().join("tiny");
     std::os::unix::fs::symlink(lab("tiny"), &tiny).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    // As a user would, but for the variables that the CPU build wants, and on one core, since others are tested too. Its start
-    // is the longest computation of all tests: it goes before theirs, where that is allowed.
+    // As a user would, but for the variables that the CPU build wants, and on one core, since others are tested too.
     let engine = [
-        "nice",
-        "-n",
-        "-10",
         "env",
         "OMP_NUM_THREADS=1",
         "VLLM_CPU_KVCACHE_SPACE=1",
