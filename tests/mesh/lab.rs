@@ -269,12 +269,18 @@ async fn drained(mesh: &mut Mesh, control: &str) {
     assert_eq!(mesh.nodes[0].ends().await, 0, "{}", mesh.nodes[0].output());
 }
 
-/// Forty requests of eight clients: none fails.
+/// Forty requests of eight clients: none fails. A node that gets no processor for a moment may be out of rotation for another,
+/// and the official clients come again when they are told to.
 async fn load(mesh: &Mesh) {
     let body = json!({"model": "tiny", "prompt": "x ".repeat(64), "max_tokens": 16, "ignore_eos": true});
     let client = async || {
         for _ in 0..5 {
-            let answer = post(mesh.http, "/v1/completions", &body).await;
+            let answer = eventually("an answer", async || {
+                let answer = post(mesh.http, "/v1/completions", &body).await;
+                let comes_again = answer.status == 503 && !answer.header("retry-after").is_empty();
+                (!comes_again).then_some(answer)
+            })
+            .await;
             assert_eq!(answer.status, 200, "{:?}", answer.body);
             assert_eq!(answer.json()["usage"]["completion_tokens"], 16);
         }
