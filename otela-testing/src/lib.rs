@@ -125,7 +125,7 @@ pub fn assert_comparable(what: impl Display, measured: &[Duration], control: &[D
     );
 }
 
-/// Whether [`assert_comparable`] holds, for those who measure more if it does not.
+/// Returns whether [`assert_comparable`] would hold, for tests that measure once more if it does not.
 ///
 /// # Panics
 /// If one of them is empty.

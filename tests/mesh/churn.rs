@@ -90,7 +90,7 @@ async fn many_processes_survive_kills_and_a_long_silence() {
     futures::future::join_all(everywhere.map(finds_out)).await;
     all_list(&peers, count - 4, "the dead are evicted").await;
 
-    // One is frozen for long: evicted meanwhile, back at once, and it blames nobody for its own sleep.
+    // One is frozen for long: it is evicted meanwhile, comes back at once, and accuses no other peer.
     let frozen = peers.pop().unwrap();
     let before = epoch(&frozen.sees(&frozen.id).await);
     frozen.process.signal("-STOP");

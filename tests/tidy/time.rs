@@ -37,14 +37,14 @@ pub(crate) fn check(source: &Source) -> Vec<Offence> {
     finder.offences
 }
 
-/// What a test says whose clock stands still unless it is moved.
+/// Attribute of a test whose clock stands still unless it is moved.
 const PAUSED: &str = "start_paused = true";
 
 /// Lines of test code.
 #[derive(Default)]
 struct Regions {
     tests: Vec<RangeInclusive<usize>>,
-    /// Where some test has a paused clock, so that what the tests there call may be for those.
+    /// Regions with at least one paused clock: their helpers may serve that test.
     with_paused: Vec<RangeInclusive<usize>>,
     /// Tests with a paused clock.
     paused: Vec<RangeInclusive<usize>>,

@@ -20,12 +20,12 @@ use tokio::{
 #[derive(Debug, Clone)]
 pub struct SendProgress {
     began: Instant,
-    /// Of the connection that carries it now.
+    /// Writes of the connection that carries the request now.
     writes: Arc<Mutex<Option<Writes>>>,
 }
 
 impl SendProgress {
-    /// Of a request that is sent from now on.
+    /// Starts the clock of a request that is sent from now on.
     #[must_use]
     pub fn new() -> Self {
         Self { began: Instant::now(), writes: Arc::default() }

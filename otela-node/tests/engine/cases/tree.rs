@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// What obeys has this long on a busy machine, and what is stubborn is waited for as long.
+/// Grace for a tree to end: enough for an obedient one on a busy machine, and the wait for a stubborn one.
 const SHORT: Duration = Duration::from_secs(5);
 
 fn alive(roles: Roles) -> Vec<i32> {
