@@ -17,6 +17,9 @@ TARGET ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 SECONDS ?= 60
 
 export OTELA_LAB := $(shell scripts/lab.sh --where)
+# Modules are compiled once, not by every process of a test; what is compiled stays in the lab, not beside the sources.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(OTELA_LAB)/bytecode
 # The tools of cargo may live in the lab; a system's own come first.
 export PATH := $(PATH):$(OTELA_LAB)/nextest/bin:$(OTELA_LAB)/deny/bin:$(OTELA_LAB)/fuzz/bin
 

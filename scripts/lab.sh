@@ -33,6 +33,9 @@ repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 lab=${OTELA_LAB:-${XDG_CACHE_HOME:-$HOME/.cache}/otela-lab}
 shared=${OTELA_SHARED:-$repo/../shared}
 clients=$repo/tests/clients
+# As in the Makefile: what is compiled while a part is prepared need not be compiled by a test.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$lab/bytecode
 parts_of_tests=(openai javascript openapi vllm promtool netns slurm measurements)
 parts_of_make=(nextest deny fuzz manifests)
 packages=(make gcc g++ libc6-dev binutils libnuma1 python3 python3-venv procps curl ca-certificates shellcheck prometheus iproute2 nftables slurmctld slurmd slurm-client munge systemd)
