@@ -11,6 +11,7 @@ use bytes::Bytes;
 use otela_proto::{
     entry::Entry, lifecycle::Lifecycle, member::Input, payload::Role, registry::DEPARTED_MAX, wire::Entries,
 };
+use otela_testing::repetitions;
 use std::time::Duration;
 
 /// Join and leave cycles of the churn test, more than a replica keeps; the benchmark does 20,000 within an hour.
@@ -108,7 +109,8 @@ fn say_of_ghosts(world: &mut World, count: usize, lifecycle: Lifecycle) {
 
 #[test]
 fn more_dead_than_a_replica_keeps_are_buried_alike_everywhere() {
-    let mut world = World::formed(6, 4, 0.0);
+    let hosts = repetitions(3, 6);
+    let mut world = World::formed(hosts, 4, 0.0);
     run(&mut world, &[Op::Crash { host: 0, silent: false }]);
     world.hosts[0].role = Role::Ingress;
     run(&mut world, &[Op::Join(0), Op::Wait(5_000)]);
@@ -120,14 +122,14 @@ fn more_dead_than_a_replica_keeps_are_buried_alike_everywhere() {
     world.input(1, Input::Entries { from, entries: opened.entries, accusations: Vec::new() });
     // Every one of them has to be found out: the ingress dials them, others on the ring confirm it.
     let evicted = |world: &World| {
-        (0..6).all(|host| {
+        (0..hosts).all(|host| {
             let view = world.member(host).view(world.hosts[host].now(world.now), 1);
-            view.nodes().filter(|(_, node)| node.is_listed()).count() == 6
+            view.nodes().filter(|(_, node)| node.is_listed()).count() == hosts
         })
     };
     let took = world.run_while_not(Duration::from_mins(30), Duration::from_secs(10), evicted);
     let listed = world.member(0).view(world.hosts[0].now(world.now), 1).nodes().filter(|(_, n)| n.is_listed()).count();
     assert!(took.is_some(), "{listed} are still listed after half an hour, of which {dead} are dead");
     run(&mut world, &[Op::Wait(120_000), Op::Expect(Expected::AllAlive), Op::Expect(Expected::Equal)]);
-    assert!((0..6).all(|host| world.member(host).registry().len() <= 6 + DEPARTED_MAX));
+    assert!((0..hosts).all(|host| world.member(host).registry().len() <= hosts + DEPARTED_MAX));
 }
