@@ -1,4 +1,4 @@
-//! Time in tests, which is of two kinds.
+//! Time and ports in tests. Time is of two kinds:
 //!
 //! - **Waits for an event** end with the event. [`PATIENCE`] bounds all of them alike: it ends a test that hangs, and
 //!   says nothing about speed. Use [`eventually`] or [`finishes`].
@@ -7,6 +7,9 @@
 //!
 //! Tests call no timer of their own: the tidy test finds `elapsed` and `timeout` in test code outside this crate.
 
+mod port;
+
+pub use port::ReservedPort;
 use std::{
     fmt::{self, Display},
     future::Future,

@@ -1,13 +1,9 @@
 //! Peers that die, stop, and come back: two dozen real processes, killed, frozen and started again.
 
 use crate::support::{Otela, eventually, finishes, get};
-use otela_testing::repetitions;
+use otela_testing::{ReservedPort, repetitions};
 use serde_json::{Value, json};
-use std::{
-    net::{SocketAddr, TcpListener},
-    path::Path,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 /// A peer without an engine, and where its registry is read.
 struct Peer {
@@ -118,8 +114,8 @@ async fn p39_a_restart_is_one_node_with_the_old_key_and_with_a_new_one() {
     let (relay, bootstrap) = Peer::relay().await;
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("key");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let port = ReservedPort::new();
+    let listen = format!("/ip4/127.0.0.1/tcp/{}", port.address().port());
     let mut last = 0;
     let rounds = repetitions(4, 10);
     for round in 0..rounds {

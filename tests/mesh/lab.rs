@@ -3,7 +3,7 @@
 
 use crate::support::{Mesh, Otela, eventually, finishes, get, post, post_bytes, raw, read_until, sum_metric};
 use futures::future::join_all;
-use otela_testing::repetitions;
+use otela_testing::{ReservedPort, repetitions};
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -175,7 +175,8 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_drained() {
     // A name of its own, by which its processes are found.
     let tiny = mesh.dir.path().join("tiny");
     std::os::unix::fs::symlink(lab("tiny"), &tiny).unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let reserved = ReservedPort::new();
+    let port = reserved.address().port().to_string();
     // As a user would, but for the variables that the CPU build wants, and on one core, since others are tested too.
     let engine = [
         "env",
@@ -211,7 +212,7 @@ async fn lab_vllm_a_real_engine_is_wrapped_served_cancelled_and_drained() {
     openai(&mesh, "tiny", &all).await;
     openai(&mesh, "none", &["not-found"]).await;
     load(&mesh).await;
-    cancelled_in_time(&mesh, format!("127.0.0.1:{port}").parse().unwrap()).await;
+    cancelled_in_time(&mesh, reserved.address()).await;
     let at = mesh.nodes[0].observed().await;
     let told = String::from_utf8(get(at, "/metrics").await.body.to_vec()).unwrap();
     for name in ["requests{state=\"running\"}", "requests{state=\"waiting\"}", "kv_cache_ratio"] {

@@ -1,7 +1,7 @@
 //! Nodes that come, serve and go; the registry as observers see it; the demo.
 
-use crate::support::{Mesh, Otela, Way, chunk, eventually, get, post, post_bytes, raw, read_until, stream_of};
-use otela_testing::Stopwatch;
+use crate::support::{Mesh, Otela, Way, eventually, get, in_halves, post, post_bytes, raw, read_until};
+use otela_testing::{ReservedPort, Stopwatch};
 use serde_json::json;
 use std::time::Duration;
 
@@ -301,12 +301,12 @@ async fn p39_a_node_that_restarts_with_its_key_is_one_node() {
 
 #[tokio::test]
 async fn a_mesh_outlives_its_relay_and_joins_it_again() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let port = ReservedPort::new();
+    let listen = format!("/ip4/127.0.0.1/tcp/{}", port.address().port());
     let relay = || Otela::run(["relay", "--mesh", "test", "--peer-listen", &listen]);
     let mut first = relay();
     first.says("others join").await;
-    let mut mesh = Mesh::ingress(&["--bootstrap", &format!("127.0.0.1:{port}")]).await;
+    let mut mesh = Mesh::ingress(&["--bootstrap", &port.address().to_string()]).await;
     mesh.simulated("m", &[]).await;
     first.signal("-KILL");
     first.ends().await;
@@ -366,15 +366,7 @@ async fn a_node_stops_before_its_machine_is_taken_away() {
     assert!(node["ends_at_ms"].is_number(), "{node}");
     assert_eq!(node["labels"]["team"], "vision");
     // A stream that runs when the node begins to drain still comes to its end.
-    const HALF: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
-    let mut steps = stream_of(&[HALF]);
-    steps.push(json!(["await", "drain"]));
-    steps.extend([
-        json!(["send", chunk(HALF)]),
-        json!(["send", chunk("data: [DONE]\n\n")]),
-        json!(["send", "0\r\n\r\n"]),
-    ]);
-    let body = json!({"model": "ends", "prompt": "x", "stream": true, "script": steps});
+    let body = json!({"model": "ends", "prompt": "x", "stream": true, "script": in_halves("drain")});
     let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
     let first = read_until(&mut stream, "data: {").await;
     eventually("it drains", async || mesh.listed().await.iter().any(|node| node["draining"] == true).then_some(()))

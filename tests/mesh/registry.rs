@@ -3,6 +3,7 @@
 use crate::support::{Answer, Mesh, Otela, eventually, finishes, get, raw, read_until, send};
 use bytes::Bytes;
 use http_body_util::Full;
+use otela_testing::ReservedPort;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, net::SocketAddr, process::Stdio};
 use tokio::{io::AsyncReadExt, net::TcpListener, process::Command};
@@ -263,7 +264,8 @@ async fn commands_that_get_no_answer_say_why_on_one_line() {
     let url = format!("http://{}", mesh.http);
     let (code, out, said) = look(&["nodes", &url, "--state", "dead"]).await;
     assert!(code == 2 && out.is_empty() && said.contains("state=dead is not understood"), "{code} {said}");
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    let port = ReservedPort::new();
+    let nobody = port.address().to_string();
     let (code, _, said) = look(&["status", &nobody]).await;
     assert!(code == 69 && said.contains(&nobody) && said.contains("OTELA_URL"), "{code} {said}");
     assert_eq!(said.lines().count(), 1, "{said}");

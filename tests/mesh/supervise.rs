@@ -1,7 +1,7 @@
 //! Engines that hang, fail and are started again; what is written down of them; and operators.
 
 use crate::support::{
-    Mesh, Otela, ScriptedLog, chunk, eventually, finishes, get, post, post_bytes, raw, read_until, stream_of, try_post,
+    Mesh, Otela, ScriptedLog, eventually, finishes, get, in_halves, post, post_bytes, raw, read_until, try_post,
 };
 use futures::future::select_all;
 use otela_testing::stays_pending;
@@ -293,11 +293,7 @@ async fn a_node_is_drained_by_its_operator_and_nobody_else() {
     let logs = asked("logs", &operator, &["--lines", "5"]).await;
     assert!(logs.status.success() && !logs.stdout.is_empty(), "{logs:?}");
     // What runs comes to its end, and the command waits for that.
-    const HALF: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
-    let mut steps = stream_of(&[HALF]);
-    steps.push(json!(["await", "drain"]));
-    steps.extend([chunk(HALF), chunk("data: [DONE]\n\n"), "0\r\n\r\n".into()].map(|text| json!(["send", text])));
-    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": steps});
+    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": in_halves("drain")});
     let mut stream = raw(mesh.http, &post_bytes("/v1/completions", &body)).await;
     let first = read_until(&mut stream, "data: {").await;
     let drains = async {

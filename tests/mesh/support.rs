@@ -348,3 +348,15 @@ pub(crate) fn stream_of(events: &[&str]) -> Vec<Value> {
 pub(crate) fn chunk(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.chars().count())
 }
+
+/// An event of a stream of completions.
+pub(crate) const EVENT: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
+
+/// Steps of the scripted engine that answer with a stream of two events, the second once `allowed` is.
+pub(crate) fn in_halves(allowed: &str) -> Vec<Value> {
+    let mut steps = stream_of(&[EVENT]);
+    steps.push(serde_json::json!(["await", allowed]));
+    let rest = [chunk(EVENT), chunk("data: [DONE]\n\n"), "0\r\n\r\n".to_owned()];
+    steps.extend(rest.map(|text| serde_json::json!(["send", text])));
+    steps
+}

@@ -1,6 +1,6 @@
 use super::*;
 use http_body_util::BodyExt;
-use otela_testing::FAR_BEYOND_PATIENCE;
+use otela_testing::{FAR_BEYOND_PATIENCE, ReservedPort};
 use std::{
     net::SocketAddr,
     sync::atomic::{AtomicUsize, Ordering},
@@ -40,8 +40,12 @@ fn limits() -> PoolLimits {
 
 /// A pool to `listener`, and a count of the connections it opens.
 fn pool(listener: &TcpListener, limits: PoolLimits) -> (Pool<Tcp>, Arc<AtomicUsize>) {
+    pool_to(listener.local_addr().unwrap(), limits)
+}
+
+fn pool_to(to: SocketAddr, limits: PoolLimits) -> (Pool<Tcp>, Arc<AtomicUsize>) {
     let opened = Arc::new(AtomicUsize::new(0));
-    let connector = Tcp { to: listener.local_addr().unwrap(), opened: Arc::clone(&opened) };
+    let connector = Tcp { to, opened: Arc::clone(&opened) };
     (Pool::new(connector, limits, Tasks::new()), opened)
 }
 
@@ -124,9 +128,8 @@ async fn p21_a_fresh_connection_that_died_is_a_failure() {
 
 #[tokio::test]
 async fn nobody_there_is_told_apart_from_delivered() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (pool, _) = pool(&listener, limits());
-    drop(listener);
+    let port = ReservedPort::new();
+    let (pool, _) = pool_to(port.address(), limits());
     let error = pool.send(get(), whole("")).await.unwrap_err();
     assert!(matches!(error, SendError::Connect(_)) && !error.delivered());
 }

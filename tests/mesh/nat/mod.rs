@@ -10,7 +10,7 @@ mod probe;
 mod proxy;
 
 use crate::support::{
-    Otela, ScriptedLog, chunk, eventually, finishes, get, post, post_bytes, raw, read_to_end, stream_of, sum_metric,
+    EVENT, Otela, ScriptedLog, eventually, finishes, get, in_halves, post, post_bytes, raw, read_to_end, sum_metric,
     try_post,
 };
 use futures::future::join_all;
@@ -413,15 +413,7 @@ async fn lab_netns_p47_a_stream_over_a_relay_goes_on_when_a_direct_way_appears()
     let _ingress = ingress(&lab, &bootstrap, TCP.0).await;
     takes(&lab, "relayed").await;
     // It begins on the relayed way, and its second half is sent when others have found the direct one.
-    const HALF: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
-    let mut steps = stream_of(&[HALF]);
-    steps.push(json!(["await", "direct"]));
-    steps.extend([
-        json!(["send", chunk(HALF)]),
-        json!(["send", chunk("data: [DONE]\n\n")]),
-        json!(["send", "0\r\n\r\n"]),
-    ]);
-    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": steps});
+    let body = json!({"model": "m", "prompt": "x", "stream": true, "script": in_halves("direct")});
     let stream = lab.on("b", async move || post(local(INGRESS), "/v1/completions", &body).await);
     let (answer, ()) = tokio::join!(stream, async {
         log.nth("request", 1).await;
@@ -431,7 +423,7 @@ async fn lab_netns_p47_a_stream_over_a_relay_goes_on_when_a_direct_way_appears()
     });
     let text = std::str::from_utf8(&answer.body).unwrap();
     assert_eq!((answer.status, answer.header("x-otela-path")), (200, "relayed"), "{text}");
-    assert_eq!(text.replace(":\n\n", ""), format!("{HALF}{HALF}data: [DONE]\n\n"));
+    assert_eq!(text.replace(":\n\n", ""), format!("{EVENT}{EVENT}data: [DONE]\n\n"));
     eventually("the relayed connection is closed", async || {
         (metric(&lab, "r1", NODE, "otela_relay_circuits ").await == 0.0).then_some(())
     })

@@ -12,9 +12,9 @@ use otela_proto::{
     PeerId,
     id::{Epoch, Session},
 };
+use otela_testing::ReservedPort;
 use tokio::{
     io::DuplexStream,
-    net::TcpListener,
     sync::{Mutex, mpsc},
 };
 
@@ -99,8 +99,8 @@ async fn refusals_are_in_the_words_of_the_endpoint() {
 #[tokio::test]
 async fn an_engine_that_is_gone_has_not_had_the_request() {
     let gate = gate();
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let client = Client::new(nobody, None, Tasks::new()).into();
+    let nobody = ReservedPort::new();
+    let client = Client::new(nobody.address(), None, Tasks::new()).into();
     gate.open(Open { client, pulse: Pulse::new(Duration::from_secs(60)) });
     assert_eq!(ask(&gate, "/v1/completions").await, (503, "engine_unreachable".into(), true));
     gate.close();
