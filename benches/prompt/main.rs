@@ -10,6 +10,7 @@ mod leave;
 #[path = "../../tests/mesh/process.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod process;
+mod profile;
 #[path = "../../otela-node/benches/loopback/report.rs"]
 #[allow(dead_code, reason = "others measure more")]
 mod report;
@@ -26,6 +27,8 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 use support::{Mesh, Way, eventually, post, post_bytes, raw, read_to_end, read_until, stream_of};
 
 const ROUNDS: usize = 20;
+/// Profiles of an engine, of which each takes several seconds.
+const PROFILES: usize = 3;
 const WATCHERS: usize = 100;
 const EVENT: &str = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n";
 /// A proxy that refuses every connection.
@@ -79,12 +82,18 @@ async fn run() -> Vec<Row> {
             starts.entry(with_proxy).or_default().push(started(with_proxy).await);
         }
     }
+    let mut errors = Vec::new();
+    for _ in 0..PROFILES {
+        errors.push(profile::error_of_batches().await);
+    }
+    let error = errors.into_iter().fold(0.0, f64::max) * 100.0;
     let rows = REACHES.iter().zip(took).flat_map(|((what, reach), took)| spread(what, &took, *reach));
     let middle = |with_proxy| middle(&starts[&with_proxy]);
     let ratio = middle(true) / middle(false);
     rows.chain([
         Row::new("a node's start until it serves, p50", middle(false), "ms").samples(ROUNDS),
         Row::new("the same beside a dead proxy, times as long", ratio, "").samples(ROUNDS).reach(1.5),
+        Row::new("what `otela sched profile` is off for whole answers, most", error, "%").samples(PROFILES).reach(10.0),
     ])
     .collect()
 }

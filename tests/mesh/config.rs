@@ -46,7 +46,7 @@ async fn an_ingress_and_a_node_are_told_everything_by_one_file() {
     let nodes = get(http, "/v1/registry/nodes?label=team=vision").await.json();
     let labels = &nodes["nodes"][0]["labels"];
     assert!(labels["team"] == "vision" && labels["rack"] == "4", "{nodes}");
-    assert!(node.output().contains("mesh=filed"), "{}", node.output());
+    node.writes("mesh=filed", 1).await;
 }
 
 #[tokio::test]

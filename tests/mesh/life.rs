@@ -233,8 +233,8 @@ async fn the_demo_serves_what_it_prints_and_leaves_nothing() {
     let mut demo = Otela::run(["demo", "--listen", "127.0.0.1:0"]);
     let http = demo.says("OpenAI base URL   http://").await;
     let http: std::net::SocketAddr = http.trim_end_matches("/v1").parse().unwrap();
-    let line =
-        demo.output().lines().find(|line| line.contains("curl http") && line.contains("chat")).unwrap().to_owned();
+    let line = demo.writes("curl http", 1).await;
+    assert!(line.contains("chat"), "{line}");
     let line = &line[line.find("curl").unwrap()..];
     let answer = std::process::Command::new("sh").args(["-c", &format!("{line} -sS")]).output().unwrap();
     let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();

@@ -53,6 +53,17 @@ impl Otela {
         lines.iter().find_map(after).expect("it was waited for")
     }
 
+    /// The `nth` line of output, from one on, that has `mark`. What others see of a process may be seen before what it
+    /// says of that, so that its output is waited for as well.
+    pub(crate) async fn writes(&self, mark: &str, nth: usize) -> String {
+        let mut lines = self.lines.subscribe();
+        let found = |lines: &Vec<String>| lines.iter().filter(|line| line.contains(mark)).nth(nth - 1).cloned();
+        let what = lazily(|| format!("{nth} times {mark:?} in\n{}", self.output()));
+        let lines =
+            finishes(what, lines.wait_for(|lines| found(lines).is_some())).await.expect("this end is held here");
+        found(&lines).expect("it was waited for")
+    }
+
     /// Where its registry, health and metrics are read.
     pub(crate) async fn observed(&self) -> std::net::SocketAddr {
         let at = self.says("registry: http://").await;

@@ -342,6 +342,6 @@ async fn lab_slurm_jobs_are_submitted_replaced_and_succeeded_in_time() {
         (!serving().await.contains(&second)).then_some(third)
     };
     let third = eventually("the successor serves alone", succeeded).await;
-    assert!(scheduler.output().contains(&format!("job={third}")), "{}", scheduler.output());
+    scheduler.writes(&format!("job={third}"), 1).await;
     assert_eq!(answers().await, 200);
 }

@@ -216,7 +216,7 @@ async fn what_an_engine_tells_of_its_load_is_in_the_nodes_metrics_and_its_post_m
         all.iter().all(|name| text.contains(&format!("\notela_agent_engine_{name}"))).then_some(())
     })
     .await;
-    let engine = engine_of(&mesh.nodes[0]);
+    let engine = engine_of(&mesh.nodes[0], 1).await;
     assert!(Command::new("kill").args(["-9", &engine]).status().await.unwrap().success());
     let story = post_mortem(&sink).await;
     assert!(story["engine_metrics"]["text"].as_str().unwrap().contains("vllm:num_requests_running"), "{story}");
@@ -252,7 +252,7 @@ async fn an_engine_that_fails_is_started_again_under_a_new_session_and_at_last_n
     mesh.add(&flags, &["sh", "-c", &script, OTELA]);
     mesh.serves("m", 1).await;
     let before = shown(&mesh, "it serves", |_| true).await;
-    let engine = engine_of(&mesh.nodes[0]);
+    let engine = engine_of(&mesh.nodes[0], 1).await;
     assert!(Command::new("kill").args(["-9", &engine]).status().await.unwrap().success());
     let after =
         shown(&mesh, "it serves again", |node| node["session"] != before["session"] && node["lifecycle"] == "serving")
@@ -260,18 +260,18 @@ async fn an_engine_that_fails_is_started_again_under_a_new_session_and_at_last_n
     mesh.serves("m", 1).await;
     assert_eq!(after["id"], before["id"]);
     assert_eq!(post(mesh.http, "/v1/completions", &ask("m")).await.status, 200);
-    let engine = engine_of(&mesh.nodes[0]);
+    let engine = engine_of(&mesh.nodes[0], 2).await;
     assert!(Command::new("kill").args(["-9", &engine]).status().await.unwrap().success());
     assert_eq!(mesh.nodes[0].ends().await, 7, "the engine's own code");
     let said = mesh.nodes[0].output();
     assert!(said.contains("this node gives up") && said.contains("exit code 7"), "{said}");
 }
 
-/// The process id of a node's engine, the last that it has started.
-fn engine_of(node: &Otela) -> String {
-    let output = node.output();
-    let started = output.lines().rev().find_map(|line| line.split_once("engine started pid="));
-    started.unwrap().1.split_whitespace().next().unwrap().to_owned()
+/// The process id of the `nth` engine that a node has started.
+async fn engine_of(node: &Otela, nth: usize) -> String {
+    let line = node.writes("engine started pid=", nth).await;
+    let (_, after) = line.split_once("pid=").unwrap();
+    after.split_whitespace().next().unwrap().to_owned()
 }
 
 #[tokio::test]

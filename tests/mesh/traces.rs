@@ -195,6 +195,7 @@ async fn requests_do_not_care_whether_their_traces_are_taken() {
         (mesh.metric("otela_trace_spans_dropped_total{").await >= 40.0).then_some(())
     })
     .await;
+    mesh.ingress.writes("takes no spans", 1).await;
     let said = mesh.ingress.output();
     assert_eq!(said.matches("takes no spans").count(), 1, "{said}");
 }
