@@ -188,7 +188,7 @@ async fn p42_a_node_and_an_ingress_beside_495_ghosts_start_as_fast_as_without() 
     // One dial of a ghost takes two seconds, which is more than a whole start.
     const TIMES: u32 = 2;
     for round in 1..=10 {
-        // In turn, so that both see the same machine. Chance adds to each start, and the least of several is without it.
+        // In turn, so that both see the same machine.
         alone.push(start(vec![]).await);
         haunted.push(start(ghosts(&holes)).await);
         let good = stages.iter().all(|(_, of)| are_comparable(&all(&haunted, *of), &all(&alone, *of), TIMES));
