@@ -25,6 +25,8 @@ pub(crate) enum Forgery {
     WrongSigner,
     /// The victim's own entry with its addresses replaced and the signature kept.
     Altered,
+    /// The victim's own entry, as it stands, with a field behind it that decoders skip.
+    Longer,
     /// The victim's signature for another mesh.
     OtherMesh,
     /// Issued well ahead, by the victim's own key.
@@ -40,9 +42,10 @@ pub(crate) enum Forgery {
 }
 
 /// All of them.
-pub(crate) const FORGERIES: [Forgery; 8] = [
+pub(crate) const FORGERIES: [Forgery; 9] = [
     Forgery::WrongSigner,
     Forgery::Altered,
+    Forgery::Longer,
     Forgery::OtherMesh,
     Forgery::FromTheFuture,
     Forgery::Expired,
@@ -58,7 +61,7 @@ impl Forgery {
             Self::WrongSigner | Self::Altered | Self::OtherMesh => "bad_signature",
             Self::FromTheFuture => "from_the_future",
             Self::Expired => "expired",
-            Self::Noise => "malformed",
+            Self::Noise | Self::Longer => "malformed",
             Self::ManyModels => "too_large",
             // Its frame is: a reader does not even look at the entry.
             Self::LargeLabels => "frame_too_large",
@@ -86,6 +89,13 @@ impl World {
                 let own = sign(&victim.key, &mesh(), draft(now_ms));
                 let payload = Payload { addresses: vec![liar.address().to_vec()], ..Payload::default() };
                 altered(&own, |body| body.payload = payload.encode_to_vec())
+            }
+            Forgery::Longer => {
+                let known = liar.member.as_ref().and_then(|member| member.registry().get(&victim.peer));
+                let mut longer =
+                    known.map_or_else(|| sign(&victim.key, &mesh(), draft(now_ms)), |e| e.signed().to_vec());
+                longer.extend([0x78, 1]);
+                longer
             }
             Forgery::OtherMesh => sign(&victim.key, &"other".parse().expect("legal"), draft(now_ms)),
             Forgery::FromTheFuture => sign(&victim.key, &mesh(), draft(now_ms + 3 * millis(CLOCK_SLACK))),

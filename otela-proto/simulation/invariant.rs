@@ -44,7 +44,7 @@ pub(crate) fn at_any_moment(world: &World) -> Result<(), String> {
         }
         for entry in registry.entries() {
             let owner = entry.owner();
-            let said = world.spoken.get(&owner).is_none_or(|spoken| spoken.contains(&entry.hash()));
+            let said = world.spoken.get(&owner).is_none_or(|spoken| spoken.contains(&entry.id()));
             if !said && !liars.contains(&owner) {
                 return Err(format!(
                     "host {} holds an entry of {} that its owner never made",

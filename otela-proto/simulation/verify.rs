@@ -6,7 +6,7 @@
 
 use otela_proto::{
     accusation::Accusation,
-    entry::{CLOCK_SLACK, Entry, Refusal, SignedHash},
+    entry::{CLOCK_SLACK, Entry, Fingerprint, Refusal},
     id::MeshName,
     wire::Entries,
 };
@@ -22,8 +22,8 @@ const REMEMBERED_MAX: usize = 200_000;
 #[derive(Debug)]
 pub(crate) struct Verifier {
     mesh: MeshName,
-    entries: HashMap<SignedHash, Entry>,
-    accusations: HashMap<SignedHash, Accusation>,
+    entries: HashMap<Fingerprint, Entry>,
+    accusations: HashMap<Fingerprint, Accusation>,
 }
 
 /// A frame of entries after every check.
@@ -64,7 +64,7 @@ impl Verifier {
     }
 
     fn entry(&mut self, signed: &[u8], now_ms: u64) -> Result<Entry, Refusal> {
-        let hash = SignedHash::of(signed);
+        let hash = Fingerprint::of(signed);
         if let Some(known) = self.entries.get(&hash)
             && is_plainly_alive(known.issued_at_ms(), now_ms)
         {
@@ -79,7 +79,7 @@ impl Verifier {
     }
 
     fn accusation(&mut self, signed: &[u8], now_ms: u64) -> Result<Accusation, Refusal> {
-        let hash = SignedHash::of(signed);
+        let hash = Fingerprint::of(signed);
         if let Some(known) = self.accusations.get(&hash)
             && is_plainly_alive(known.issued_at_ms(), now_ms)
         {

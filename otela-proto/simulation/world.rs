@@ -13,7 +13,7 @@ use super::{
 };
 use libp2p_identity::PeerId;
 use otela_proto::{
-    entry::{Entry, Rank, SignedHash},
+    entry::{Entry, Rank, StatementId},
     id::MeshName,
     lifecycle::Lifecycle,
     member::{Input, Member, Output, Parcel, Settings},
@@ -105,7 +105,7 @@ pub(crate) struct World {
     /// Hosts at which everybody joins.
     pub(crate) bootstraps: Vec<usize>,
     /// What each honest owner has ever said of itself.
-    pub(crate) spoken: HashMap<PeerId, HashSet<SignedHash>>,
+    pub(crate) spoken: HashMap<PeerId, HashSet<StatementId>>,
     /// Peers that a liar has been, under whatever key.
     pub(crate) liars: BTreeSet<PeerId>,
     pub(crate) watch: Option<Watch>,
@@ -349,7 +349,7 @@ impl World {
             && let Some(entry) = registry.get(&peer)
             && entry.session() == member.session()
         {
-            self.spoken.entry(peer).or_default().insert(entry.hash());
+            self.spoken.entry(peer).or_default().insert(entry.id());
         }
         if let Some(watch) = &mut self.watch
             && watch.owner == peer

@@ -6,15 +6,15 @@
 
 use crate::{
     id::{Epoch, MeshName},
-    sign::{Domain, Refusal, SignedHash, TTL, check_age},
-    wire::{AccusationBody, Signed},
+    sign::{Kind, Refusal, StatementId, TTL, check_age},
+    wire::AccusationBody,
 };
 use libp2p_identity::{Keypair, PeerId};
 use prost::Message;
 use std::sync::Arc;
 
 const SCHEMA: u32 = 1;
-const DOMAIN: Domain = Domain(b"otela/accusation/1");
+const KIND: Kind = Kind::new(b"otela/accusation/1", ACCUSATION_BYTES_MAX);
 /// Largest signed accusation in bytes.
 pub const ACCUSATION_BYTES_MAX: usize = 512;
 
@@ -65,7 +65,7 @@ pub struct Accusation {
     charge: Charge,
     issued_at_ms: u64,
     signed: Arc<[u8]>,
-    hash: SignedHash,
+    id: StatementId,
 }
 
 impl Accusation {
@@ -84,11 +84,9 @@ impl Accusation {
             verdict: charge.verdict as u32,
             issued_at_ms: now_ms,
             ttl_s: TTL.as_secs(),
-        }
-        .encode_to_vec();
-        let signature = DOMAIN.sign(key, Some(mesh), &body)?;
-        let signed: Arc<[u8]> = Signed { body, signature }.encode_to_vec().into();
-        Ok(Self { accuser, charge, issued_at_ms: now_ms, hash: SignedHash::of(&signed), signed })
+        };
+        let (signed, id) = KIND.sign(key, Some(mesh), &body)?;
+        Ok(Self { accuser, charge, issued_at_ms: now_ms, signed: signed.encode_to_vec().into(), id })
     }
 
     /// Checks signed bytes: size, form, the accuser's signature for `mesh`, and age against our wall clock.
@@ -96,22 +94,20 @@ impl Accusation {
     /// # Errors
     /// The first check that failed.
     pub fn open(signed: &[u8], mesh: &MeshName, now_ms: u64) -> Result<Self, Refusal> {
-        let accusation = Self::reopen(signed, now_ms)?;
-        let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        DOMAIN.verify(&accusation.accuser, Some(mesh), &message.body, &message.signature)?;
-        Ok(accusation)
+        let statement = KIND.read::<AccusationBody>(signed)?;
+        let accuser = PeerId::from_bytes(&statement.body.accuser).map_err(|_| Refusal::Malformed)?;
+        statement.verify(&accuser, Some(mesh))?;
+        Self::reopen(signed, now_ms)
     }
 
-    /// As [`Self::open`], for bytes whose signature was checked before: to be told apart by their [`SignedHash`].
+    /// As [`Self::open`], for bytes whose signature was checked before: to be told apart by their
+    /// [`Fingerprint`](crate::sign::Fingerprint).
     ///
     /// # Errors
     /// The first check that failed.
     pub fn reopen(signed: &[u8], now_ms: u64) -> Result<Self, Refusal> {
-        if signed.len() > ACCUSATION_BYTES_MAX {
-            return Err(Refusal::TooLarge);
-        }
-        let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        let body = AccusationBody::decode(message.body.as_slice()).map_err(|_| Refusal::Malformed)?;
+        let statement = KIND.read::<AccusationBody>(signed)?;
+        let (id, body) = (statement.id(), statement.body);
         let peer = |bytes: &[u8]| PeerId::from_bytes(bytes).map_err(|_| Refusal::Malformed);
         let (accuser, subject) = (peer(&body.accuser)?, peer(&body.subject)?);
         let verdict = Verdict::from_number(body.verdict).ok_or(Refusal::Malformed)?;
@@ -125,7 +121,7 @@ impl Accusation {
             charge: Charge { subject, epoch: Epoch(body.epoch), version: body.version, verdict },
             issued_at_ms: body.issued_at_ms,
             signed: signed.into(),
-            hash: SignedHash::of(signed),
+            id,
         })
     }
 
@@ -153,17 +149,17 @@ impl Accusation {
         &self.signed
     }
 
-    /// The name of these signed bytes.
+    /// The name of this statement.
     #[must_use]
-    pub fn hash(&self) -> SignedHash {
-        self.hash
+    pub fn id(&self) -> StatementId {
+        self.id
     }
 
     /// Whether this one replaces `other` of the same accuser about the same subject: a later publication is meant,
-    /// or more is said of the same one. The hash decides between twins, so that all replicas agree.
+    /// or more is said of the same one. The name decides between twins, so that all replicas agree.
     #[must_use]
     pub fn replaces(&self, other: &Self) -> bool {
-        let order = |a: &Self| (a.charge.epoch, a.charge.version, a.charge.verdict, a.hash);
+        let order = |a: &Self| (a.charge.epoch, a.charge.version, a.charge.verdict, a.id);
         order(self) > order(other)
     }
 }

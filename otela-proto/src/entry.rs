@@ -9,8 +9,8 @@ use crate::{
     lifecycle::Lifecycle,
     payload::{PAYLOAD_BYTES_MAX, Payload},
     provider::{ProviderCertificate, Unproven},
-    sign::{Domain, check_age},
-    wire::{EntryBody, Signed},
+    sign::{Kind, check_age},
+    wire::EntryBody,
 };
 use libp2p_identity::{Keypair, PeerId};
 use prost::Message;
@@ -19,11 +19,11 @@ use std::{
     time::Duration,
 };
 
-pub use crate::sign::{CLOCK_SLACK, Refusal, SignedHash, TTL};
+pub use crate::sign::{CLOCK_SLACK, Fingerprint, Refusal, StatementId, TTL};
 
 /// The schema that this version writes. Newer ones are read as far as they are known.
 const SCHEMA: u32 = 1;
-const DOMAIN: Domain = Domain(b"otela/entry/1");
+const KIND: Kind = Kind::new(b"otela/entry/1", ENTRY_BYTES_MAX);
 /// How often an owner renews its entry though nothing has changed.
 pub const RENEW_EVERY: Duration = Duration::from_hours(6);
 /// Digests have 62 bits for a version.
@@ -40,6 +40,14 @@ pub struct Rank {
     pub lifecycle: Lifecycle,
     /// Which publication within that state.
     pub version: u64,
+}
+
+impl Rank {
+    /// Which publication of the owner it is: what an accusation names.
+    #[must_use]
+    pub fn publication(&self) -> (Epoch, u64) {
+        (self.epoch, self.version)
+    }
 }
 
 /// What an owner is about to say.
@@ -61,7 +69,7 @@ pub struct Entry {
     issued_at_ms: u64,
     payload: Arc<Payload>,
     signed: Arc<[u8]>,
-    hash: SignedHash,
+    id: StatementId,
     /// The provider certificate in the payload, once somebody has asked for it; `None` if there is none.
     certificate: Option<Arc<OnceLock<Result<ProviderCertificate, Unproven>>>>,
 }
@@ -87,19 +95,16 @@ impl Entry {
             issued_at_ms: draft.issued_at_ms,
             ttl_s: TTL.as_secs(),
             payload,
-        }
-        .encode_to_vec();
-        let signature = DOMAIN.sign(key, Some(mesh), &body)?;
-        let signed: Arc<[u8]> = Signed { body, signature }.encode_to_vec().into();
-        let hash = SignedHash::of(&signed);
+        };
+        let (signed, id) = KIND.sign(key, Some(mesh), &body)?;
         Ok(Self {
             owner,
             rank: draft.rank,
             issued_at_ms: draft.issued_at_ms,
             certificate: unread(&draft.payload),
             payload: Arc::new(draft.payload),
-            signed,
-            hash,
+            signed: signed.encode_to_vec().into(),
+            id,
         })
     }
 
@@ -108,22 +113,20 @@ impl Entry {
     /// # Errors
     /// The first check that failed.
     pub fn open(signed: &[u8], mesh: &MeshName, now_ms: u64) -> Result<Self, Refusal> {
-        let entry = Self::reopen(signed, now_ms)?;
-        let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        DOMAIN.verify(&entry.owner, Some(mesh), &message.body, &message.signature)?;
-        Ok(entry)
+        let statement = KIND.read::<EntryBody>(signed)?;
+        let owner = PeerId::from_bytes(&statement.body.owner).map_err(|_| Refusal::Malformed)?;
+        statement.verify(&owner, Some(mesh))?;
+        Self::reopen(signed, now_ms)
     }
 
-    /// As [`Self::open`], for bytes whose signature was checked before: to be told apart by their [`SignedHash`].
+    /// As [`Self::open`], for bytes whose signature was checked before: to be told apart by their [`Fingerprint`].
     ///
     /// # Errors
     /// The first check that failed.
     pub fn reopen(signed: &[u8], now_ms: u64) -> Result<Self, Refusal> {
-        if signed.len() > ENTRY_BYTES_MAX {
-            return Err(Refusal::TooLarge);
-        }
-        let message = Signed::decode(signed).map_err(|_| Refusal::Malformed)?;
-        let body = EntryBody::decode(message.body.as_slice()).map_err(|_| Refusal::Malformed)?;
+        let statement = KIND.read::<EntryBody>(signed)?;
+        let id = statement.id();
+        let body = statement.body;
         if body.payload.len() > PAYLOAD_BYTES_MAX {
             return Err(Refusal::TooLarge);
         }
@@ -141,7 +144,7 @@ impl Entry {
             certificate: unread(&payload),
             payload: Arc::new(payload),
             signed: signed.into(),
-            hash: SignedHash::of(signed),
+            id,
         })
     }
 
@@ -185,11 +188,11 @@ impl Entry {
 
     /// Makes [`Self::certificate`] ready, which costs as much as the check of the entry itself: for whoever takes
     /// entries from others, where nobody else has to wait for it. `known` tells whether a certificate's bytes, by their
-    /// hash, were found good before; then that is not found out again. Returns the hash of a good one.
-    pub fn check_certificate(&self, known: impl FnOnce(&SignedHash) -> bool) -> Option<SignedHash> {
+    /// fingerprint, were found good before; then that is not found out again. Returns the fingerprint of a good one.
+    pub fn check_certificate(&self, known: impl FnOnce(&Fingerprint) -> bool) -> Option<Fingerprint> {
         let read = self.certificate.as_ref()?;
         let bytes = &self.payload.provider_certificate;
-        let hash = SignedHash::of(bytes);
+        let hash = Fingerprint::of(bytes);
         let opened = read.get_or_init(|| {
             if known(&hash) { ProviderCertificate::reopen(bytes) } else { ProviderCertificate::open(bytes) }
         });
@@ -202,17 +205,23 @@ impl Entry {
         &self.signed
     }
 
-    /// The name of these signed bytes.
+    /// The name of this statement.
     #[must_use]
-    pub fn hash(&self) -> SignedHash {
-        self.hash
+    pub fn id(&self) -> StatementId {
+        self.id
     }
 
     /// Whether this entry replaces `other` of the same owner. Two different entries of one rank can only come
-    /// from an owner that broke the rules; the greater hash wins, so that all peers agree all the same.
+    /// from an owner that broke the rules; the greater name wins, so that all peers agree all the same.
     #[must_use]
     pub fn replaces(&self, other: &Self) -> bool {
-        (self.rank, self.hash) > (other.rank, other.hash)
+        (self.rank, self.id) > (other.rank, other.id)
+    }
+
+    /// Whether this is a later publication of the owner than `other`, which answers what was said against that one.
+    #[must_use]
+    pub fn refutes(&self, other: &Self) -> bool {
+        self.rank.publication() > other.rank.publication()
     }
 }
 

@@ -14,7 +14,7 @@ use futures::{SinkExt, StreamExt, future::join_all};
 use libp2p::{PeerId, StreamProtocol, core::upgrade::NegotiationError, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
-    entry::{Entry, Refusal, SignedHash},
+    entry::{Entry, Fingerprint, Refusal},
     gossip::Outbox,
     id::MeshName,
     member::Parcel,
@@ -56,15 +56,15 @@ pub(super) fn are_you_there() -> Say {
 
 /// The hashes of signed bytes that were verified not long ago: two generations, so that it is bounded and cheap.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<[HashSet<SignedHash>; 2]>);
+pub(super) struct Seen(Mutex<[HashSet<Fingerprint>; 2]>);
 
 impl Seen {
-    fn contains(&self, hash: &SignedHash) -> bool {
+    fn contains(&self, hash: &Fingerprint) -> bool {
         let generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         generations.iter().any(|seen| seen.contains(hash))
     }
 
-    fn insert(&self, hash: SignedHash) {
+    fn insert(&self, hash: Fingerprint) {
         let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if generations[0].contains(&hash) {
             return;
@@ -153,7 +153,7 @@ impl Reader {
     fn open<T>(&self, from: PeerId, signed: &[Bytes], open: impl Fn(&[u8], bool) -> Result<T, Refusal>) -> Vec<T> {
         let mut opened = Vec::new();
         for bytes in signed {
-            let hash = SignedHash::of(bytes);
+            let hash = Fingerprint::of(bytes);
             match open(bytes, self.seen.contains(&hash)) {
                 Ok(statement) => {
                     self.seen.insert(hash);
@@ -412,7 +412,7 @@ mod tests {
         };
         for _ in 0..2 {
             let Event::Entries(_, entries, _) = reader.verify(PeerId::random(), &page) else { panic!("entries") };
-            assert_eq!(entries.iter().map(Entry::hash).collect::<Vec<_>>(), [entry.hash()]);
+            assert_eq!(entries.iter().map(Entry::id).collect::<Vec<_>>(), [entry.id()]);
         }
     }
 

@@ -3,17 +3,18 @@
 use crate::{
     clock::millis,
     id::MeshName,
-    sign::{Domain, Refusal},
+    sign::{Kind, Refusal},
     wire::{MembershipBody, ReleaseBody, Signed},
 };
 use libp2p_identity::{Keypair, PeerId};
-use prost::Message;
 use semver::Version;
 use sha2::{Digest, Sha256};
 use std::{fmt, str::FromStr, time::Duration};
 
-const RELEASE: Domain = Domain(b"otela/release/1");
-const MEMBERSHIP: Domain = Domain(b"otela/membership/1");
+const RELEASE: Kind = Kind::new(b"otela/release/1", STATEMENT_BYTES_MAX);
+const MEMBERSHIP: Kind = Kind::new(b"otela/membership/1", STATEMENT_BYTES_MAX);
+/// Largest statement of both kinds in bytes. One has about 250.
+const STATEMENT_BYTES_MAX: usize = 512;
 /// Version of both messages.
 const SCHEMA: u32 = 1;
 /// How far a clock may be behind a signer's before a fresh statement looks as if it began later.
@@ -152,9 +153,7 @@ impl Release {
             until_ms: validity.until_ms,
             key: key.public().to_peer_id().to_bytes(),
         };
-        let body = body.encode_to_vec();
-        let signature = RELEASE.sign(key, None, &body)?;
-        Ok(Signed { body, signature })
+        Ok(RELEASE.sign(key, None, &body)?.0)
     }
 
     /// Reads a statement and checks its signature. Whether the signer is trusted, and whether it still counts, is the
@@ -163,14 +162,15 @@ impl Release {
     /// # Errors
     /// [`StatementError`].
     pub fn open(signed: &Signed) -> Result<Self, StatementError> {
-        let body = ReleaseBody::decode(&*signed.body).map_err(|_| StatementError::Malformed)?;
+        let statement = RELEASE.take::<ReleaseBody>(signed.clone())?;
+        let body = &statement.body;
         if body.schema != SCHEMA || body.version.len() > VERSION_BYTES_MAX {
             return Err(StatementError::Malformed);
         }
         let key = PeerId::from_bytes(&body.key).map_err(|_| StatementError::Malformed)?;
-        RELEASE.verify(&key, None, &signed.body, &signed.signature)?;
+        statement.verify(&key, None)?;
         Ok(Self {
-            digest: BinaryDigest(body.digest.try_into().map_err(|_| StatementError::Malformed)?),
+            digest: BinaryDigest(body.digest.as_slice().try_into().map_err(|_| StatementError::Malformed)?),
             version: body.version.parse().map_err(|_| StatementError::Malformed)?,
             validity: Validity { from_ms: body.from_ms, until_ms: body.until_ms },
             key,
@@ -207,9 +207,7 @@ impl Membership {
             until_ms: validity.until_ms,
             authority: authority.public().to_peer_id().to_bytes(),
         };
-        let body = body.encode_to_vec();
-        let signature = MEMBERSHIP.sign(authority, Some(mesh), &body)?;
-        Ok(Signed { body, signature })
+        Ok(MEMBERSHIP.sign(authority, Some(mesh), &body)?.0)
     }
 
     /// Reads a statement about a member of `mesh` and checks its signature.
@@ -217,12 +215,13 @@ impl Membership {
     /// # Errors
     /// [`StatementError`].
     pub fn open(signed: &Signed, mesh: &MeshName) -> Result<Self, StatementError> {
-        let body = MembershipBody::decode(&*signed.body).map_err(|_| StatementError::Malformed)?;
+        let statement = MEMBERSHIP.take::<MembershipBody>(signed.clone())?;
+        let body = &statement.body;
         if body.schema != SCHEMA {
             return Err(StatementError::Malformed);
         }
         let authority = PeerId::from_bytes(&body.authority).map_err(|_| StatementError::Malformed)?;
-        MEMBERSHIP.verify(&authority, Some(mesh), &signed.body, &signed.signature)?;
+        statement.verify(&authority, Some(mesh))?;
         Ok(Self {
             member: PeerId::from_bytes(&body.member).map_err(|_| StatementError::Malformed)?,
             validity: Validity { from_ms: body.from_ms, until_ms: body.until_ms },

@@ -3,13 +3,12 @@
 use super::Ticket;
 use crate::{
     id::{Epoch, MeshName, Session},
-    sign::Domain,
+    sign::{Kind, Refusal},
     wire::{DirectiveBody, Signed, WorkBody},
 };
 use libp2p_identity::{Keypair, PeerId};
-use prost::Message;
 
-const DOMAIN: Domain = Domain(b"otela/directive/1");
+const KIND: Kind = Kind::new(b"otela/directive/1", DIRECTIVE_BYTES_MAX);
 /// The version of the message. A node that did not know a field would not do what it says.
 const SCHEMA: u32 = 1;
 /// Largest directive in bytes. One has about 300.
@@ -66,6 +65,16 @@ pub enum Invalid {
     /// No accelerators, or more than there are anywhere.
     #[error("a number of accelerators is from 1 to {ACCELERATORS_MAX}")]
     BadNumber,
+}
+
+impl From<Refusal> for Invalid {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::TooLarge => Self::TooLarge,
+            Refusal::BadSignature | Refusal::NotEd25519 => Self::BadSignature,
+            _ => Self::Malformed,
+        }
+    }
 }
 
 impl Invalid {
@@ -128,10 +137,7 @@ impl Directive {
                 data_parallel: work.data_parallel,
             }),
         };
-        let body = body.encode_to_vec();
-        let signature = DOMAIN.sign(key, Some(mesh), &body).map_err(|_| Invalid::BadSignature)?;
-        let signed = Signed { body, signature };
-        if signed.encoded_len() > DIRECTIVE_BYTES_MAX { Err(Invalid::TooLarge) } else { Ok(signed) }
+        Ok(KIND.sign(key, Some(mesh), &body)?.0)
     }
 
     /// Reads an encoded [`Signed`] directive, and checks its signature for `mesh` and what it says.
@@ -139,20 +145,17 @@ impl Directive {
     /// # Errors
     /// What is wrong with it.
     pub fn open(bytes: &[u8], mesh: &MeshName) -> Result<Self, Invalid> {
-        if bytes.len() > DIRECTIVE_BYTES_MAX {
-            return Err(Invalid::TooLarge);
-        }
-        let signed = Signed::decode(bytes).map_err(|_| Invalid::Malformed)?;
-        let body = DirectiveBody::decode(&*signed.body).map_err(|_| Invalid::Malformed)?;
+        let statement = KIND.read::<DirectiveBody>(bytes)?;
+        let body = &statement.body;
         if body.schema != SCHEMA {
             return Err(Invalid::UnknownVersion);
         }
         let peer = |bytes: &[u8]| PeerId::from_bytes(bytes).map_err(|_| Invalid::Malformed);
         let (node, scheduler) = (peer(&body.node)?, peer(&body.scheduler)?);
-        DOMAIN.verify(&scheduler, Some(mesh), &signed.body, &signed.signature).map_err(|_| Invalid::BadSignature)?;
-        let work = body.work.map(|work| Work {
-            template: work.template,
-            model: work.model,
+        statement.verify(&scheduler, Some(mesh))?;
+        let work = body.work.as_ref().map(|work| Work {
+            template: work.template.clone(),
+            model: work.model.clone(),
             tensor_parallel: work.tensor_parallel,
             data_parallel: work.data_parallel,
         });

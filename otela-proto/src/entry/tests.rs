@@ -21,7 +21,7 @@ fn what_was_signed_opens() {
     let entry = Entry::sign(&key, &mesh(), draft(3)).unwrap();
     let opened = Entry::open(entry.signed(), &mesh(), NOW_MS).unwrap();
     assert_eq!(opened.owner(), key.public().to_peer_id());
-    assert_eq!((opened.rank(), opened.hash(), opened.payload()), (entry.rank(), entry.hash(), entry.payload()));
+    assert_eq!((opened.rank(), opened.id(), opened.payload()), (entry.rank(), entry.id(), entry.payload()));
 }
 
 #[test]
@@ -41,9 +41,7 @@ fn p28_nobody_speaks_for_another() {
     let message = Signed::decode(&own.signed()[..]).unwrap();
     let mut body = EntryBody::decode(&message.body[..]).unwrap();
     body.owner = victim.public().to_peer_id().to_bytes();
-    let body = body.encode_to_vec();
-    let signature = DOMAIN.sign(&mallory, Some(&mesh()), &body).unwrap();
-    let forged = Signed { body, signature }.encode_to_vec();
+    let forged = KIND.sign(&mallory, Some(&mesh()), &body).unwrap().0.encode_to_vec();
     assert_eq!(Entry::open(&forged, &mesh(), NOW_MS).unwrap_err(), Refusal::BadSignature);
 }
 
@@ -83,9 +81,7 @@ fn fields_of_a_newer_version_survive_with_their_signature() {
     // Field 200, a string that this version has never heard of.
     body.payload.extend_from_slice(&[0xc2, 0x0c, 3, b'n', b'e', b'w']);
     body.schema = 9;
-    let body = body.encode_to_vec();
-    let signature = DOMAIN.sign(&key, Some(&mesh()), &body).unwrap();
-    let newer = Signed { body, signature }.encode_to_vec();
+    let newer = KIND.sign(&key, Some(&mesh()), &body).unwrap().0.encode_to_vec();
     let opened = Entry::open(&newer, &mesh(), NOW_MS).unwrap();
     assert_eq!(opened.payload().software, "0.1.0");
     assert_eq!(&opened.signed()[..], &newer[..]);

@@ -1,7 +1,7 @@
 //! Digests: what two replicas need to tell each other to find where they differ.
 
 use crate::{
-    entry::{Rank, SignedHash},
+    entry::{Rank, StatementId},
     id::{Epoch, Place},
     lifecycle::Lifecycle,
     registry::{BUCKETS, Registry, bucket_of},
@@ -105,6 +105,6 @@ fn positions(digest: &Digest) -> Option<BTreeMap<Place, Position>> {
 }
 
 /// The head of a mark.
-fn short(mark: SignedHash) -> u32 {
+fn short(mark: StatementId) -> u32 {
     u32::from_be_bytes([mark.0[0], mark.0[1], mark.0[2], mark.0[3]])
 }

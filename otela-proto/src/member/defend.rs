@@ -108,8 +108,8 @@ impl Member {
     /// uses our key. The run of the lower epoch is overtaken first, which as a rule is the older one; it stops.
     pub(super) fn overtaken_by(&mut self, entry: &Entry, now: Now, out: &mut Vec<Output>) -> bool {
         let (theirs, ours) = (entry.rank(), self.own.rank());
-        let known = self.registry.get(&self.me).map(Entry::hash);
-        if theirs < ours || theirs == ours && known == Some(entry.hash()) || self.stopped {
+        let known = self.registry.get(&self.me).map(Entry::id);
+        if theirs < ours || theirs == ours && known == Some(entry.id()) || self.stopped {
             return false;
         }
         let again = self.defence.overtaken_at.is_some_and(|at| at + TWIN_WITHIN > now.mono);

@@ -29,7 +29,7 @@ impl Member {
         match self.registry.learn(entry.clone(), now.mono) {
             Learned::New => {
                 self.liveness.unsettle(owner);
-                if let Some(before) = &before {
+                if let Some(before) = before.as_ref().filter(|before| entry.refutes(before)) {
                     self.liveness.refuted(&accusations, before, entry, now.mono);
                 }
                 if before.is_some_and(|before| before.rank().epoch != entry.rank().epoch) && owner != self.me {

@@ -407,7 +407,7 @@ fn one_accusation_in_ever_new_forms_is_passed_on_at_a_bounded_rate() {
     let charge = Charge { subject: accused, epoch: rank.epoch, version: rank.version, verdict: Verdict::Suspect };
     let form = |n| Accusation::sign(&mesh.keys[accuser], &mesh_name(), charge, WALL_MS + n).unwrap();
     let mut forms: Vec<_> = (0..2_000).map(form).collect();
-    forms.sort_by_key(Accusation::hash);
+    forms.sort_by_key(Accusation::id);
     // The accused itself is silent, or it would refute.
     mesh.silent[5] = true;
     let (from, sent) = (mesh.id(accuser), mesh.sent);
@@ -419,7 +419,7 @@ fn one_accusation_in_ever_new_forms_is_passed_on_at_a_bounded_rate() {
     let passed = mesh.sent - sent;
     assert!(passed < 2_000, "{passed} frames");
     mesh.run(Duration::from_secs(2));
-    let hash_at = |i: usize| mesh.members[i].registry.accusations(&accused).first().map(Accusation::hash);
+    let hash_at = |i: usize| mesh.members[i].registry.accusations(&accused).first().map(Accusation::id);
     assert!(hash_at(1).is_some() && hash_at(1) == hash_at(7), "the last form arrives all the same");
 }
 

@@ -4,14 +4,13 @@ use super::{ProviderId, Unproven};
 use crate::{
     admission::{Rules, Validity},
     id::MeshName,
-    sign::Domain,
+    sign::{Kind, Statement},
     wire::{ProviderBody, Signed},
 };
 use libp2p_identity::{Keypair, PeerId};
-use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
-const DOMAIN: Domain = Domain(b"otela/provider/1");
+const KIND: Kind = Kind::new(b"otela/provider/1", CERTIFICATE_BYTES_MAX);
 /// The version of the message. A constraint that a reader does not know would be one that it does not keep: whatever
 /// narrows a certificate further needs a new version.
 const SCHEMA: u32 = 1;
@@ -77,10 +76,7 @@ impl ProviderCertificate {
             from_ms: terms.validity.from_ms,
             until_ms: terms.validity.until_ms,
         };
-        let body = body.encode_to_vec();
-        let signature = DOMAIN.sign(key, terms.mesh.as_ref(), &body)?;
-        let signed = Signed { body, signature };
-        if signed.encoded_len() > CERTIFICATE_BYTES_MAX { Err(Unproven::TooLarge) } else { Ok(signed) }
+        Ok(KIND.sign(key, terms.mesh.as_ref(), &body)?.0)
     }
 
     /// Reads an encoded [`Signed`] certificate and checks its signature.
@@ -88,10 +84,7 @@ impl ProviderCertificate {
     /// # Errors
     /// Why it proves nothing, whoever shows it.
     pub fn open(bytes: &[u8]) -> Result<Self, Unproven> {
-        let (certificate, signed) = Self::read(bytes)?;
-        let (key, mesh) = (certificate.provider.key(), certificate.terms.mesh.as_ref());
-        DOMAIN.verify(key, mesh, &signed.body, &signed.signature)?;
-        Ok(certificate)
+        Self::verified(&KIND.read(bytes)?)
     }
 
     /// As [`Self::open`], for a message that was decoded.
@@ -99,20 +92,21 @@ impl ProviderCertificate {
     /// # Errors
     /// As there.
     pub fn open_signed(signed: &Signed) -> Result<Self, Unproven> {
-        Self::open(&signed.encode_to_vec())
+        Self::verified(&KIND.take(signed.clone())?)
+    }
+
+    fn verified(statement: &Statement<ProviderBody>) -> Result<Self, Unproven> {
+        let certificate = Self::read(&statement.body)?;
+        statement.verify(certificate.provider.key(), certificate.terms.mesh.as_ref())?;
+        Ok(certificate)
     }
 
     /// As [`Self::open`], for bytes whose signature was found good before.
     pub(crate) fn reopen(bytes: &[u8]) -> Result<Self, Unproven> {
-        Ok(Self::read(bytes)?.0)
+        Self::read(&KIND.read(bytes)?.body)
     }
 
-    fn read(bytes: &[u8]) -> Result<(Self, Signed), Unproven> {
-        if bytes.len() > CERTIFICATE_BYTES_MAX {
-            return Err(Unproven::TooLarge);
-        }
-        let signed = Signed::decode(bytes).map_err(|_| Unproven::Malformed)?;
-        let body = ProviderBody::decode(&*signed.body).map_err(|_| Unproven::Malformed)?;
+    fn read(body: &ProviderBody) -> Result<Self, Unproven> {
         if body.schema != SCHEMA {
             return Err(Unproven::UnknownVersion);
         }
@@ -121,11 +115,11 @@ impl ProviderCertificate {
         let terms = Terms {
             subject: peer(&body.subject)?,
             mesh: mesh.map_err(|_| Unproven::Malformed)?,
-            constraints: body.constraints,
+            constraints: body.constraints.clone(),
             validity: Validity { from_ms: body.from_ms, until_ms: body.until_ms },
         };
         let provider = peer(&body.provider)?.try_into().map_err(|_| Unproven::NotEd25519)?;
-        Ok((Self { provider, terms }, signed))
+        Ok(Self { provider, terms })
     }
 
     /// Who has signed it.

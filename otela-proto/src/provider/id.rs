@@ -1,6 +1,6 @@
 //! Names of providers.
 
-use crate::{id::peer_id, sign::public_key};
+use crate::{id::peer_id, sign::verifying_key};
 use libp2p_identity::{Keypair, PeerId};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
@@ -35,7 +35,7 @@ impl TryFrom<PeerId> for ProviderId {
     type Error = InvalidProviderId;
 
     fn try_from(key: PeerId) -> Result<Self, InvalidProviderId> {
-        public_key(&key).map(|_| Self(key)).map_err(|_| InvalidProviderId)
+        verifying_key(&key).map(|_| Self(key)).map_err(|_| InvalidProviderId)
     }
 }
 

@@ -34,11 +34,11 @@ impl Accusations {
             return None;
         }
         let mut kept: Vec<_> = before.iter().filter(|known| known.accuser() != accusation.accuser()).cloned().collect();
-        let hash = accusation.hash();
+        let hash = accusation.id();
         kept.push(accusation);
         kept.sort_by_cached_key(|accusation| Place::of(&accusation.accuser()));
         kept.truncate(ACCUSERS_MAX);
-        if !kept.iter().any(|accusation| accusation.hash() == hash) {
+        if !kept.iter().any(|accusation| accusation.id() == hash) {
             return None;
         }
         self.of.insert(entry.owner(), kept.into());

@@ -5,6 +5,11 @@ use crdts::{CmRDT, CvRDT};
 use libp2p_identity::PeerId;
 use std::{collections::BTreeMap, convert::Infallible};
 
+/// An entry is in the map already, or one that is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the map has this entry, or a greater one")]
+pub struct Stale;
+
 /// A grow-only map from owner to the owner's greatest entry: a join semilattice, so merge is commutative,
 /// associative and idempotent, and never loses a key.
 #[derive(Debug, Clone, Default)]
@@ -13,15 +18,6 @@ pub struct GMap {
 }
 
 impl GMap {
-    /// Joins one entry. Returns whether the map has changed.
-    pub fn insert(&mut self, entry: Entry) -> bool {
-        if self.entries.get(&entry.owner()).is_some_and(|known| !entry.replaces(known)) {
-            return false;
-        }
-        self.entries.insert(entry.owner(), entry);
-        true
-    }
-
     /// The greatest entry of `owner`.
     #[must_use]
     pub fn get(&self, owner: &PeerId) -> Option<&Entry> {
@@ -54,7 +50,7 @@ impl GMap {
 
 impl PartialEq for GMap {
     fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.iter().zip(other.iter()).all(|(a, b)| a.hash() == b.hash())
+        self.len() == other.len() && self.iter().zip(other.iter()).all(|(a, b)| a.id() == b.id())
     }
 }
 
@@ -70,20 +66,25 @@ impl CvRDT for GMap {
 
     fn merge(&mut self, other: Self) {
         for entry in other.entries.into_values() {
-            self.insert(entry);
+            self.apply(entry);
         }
     }
 }
 
 impl CmRDT for GMap {
     type Op = Entry;
-    type Validation = Infallible;
+    type Validation = Stale;
 
-    fn validate_op(&self, _op: &Self::Op) -> Result<(), Self::Validation> {
-        Ok(())
+    /// Whether joining `op` changes the map.
+    fn validate_op(&self, op: &Self::Op) -> Result<(), Self::Validation> {
+        let stale = self.get(&op.owner()).is_some_and(|known| !op.replaces(known));
+        if stale { Err(Stale) } else { Ok(()) }
     }
 
+    /// Joins one entry.
     fn apply(&mut self, op: Self::Op) {
-        self.insert(op);
+        if self.validate_op(&op).is_ok() {
+            self.entries.insert(op.owner(), op);
+        }
     }
 }

@@ -13,18 +13,19 @@ mod view;
 
 pub use accusations::ACCUSERS_MAX;
 pub use graves::GRAVES_MAX;
-pub use map::GMap;
+pub use map::{GMap, Stale};
 pub use view::{Belief, ModelState, Node, Replica, View};
 
 use crate::{
     accusation::Accusation,
     clock::millis,
-    entry::{Entry, Rank, SignedHash},
+    entry::{Entry, Rank, StatementId},
     id::Place,
     lifecycle::Lifecycle,
     sign::{CLOCK_SLACK, TTL},
 };
 use accusations::Accusations;
+use crdts::CmRDT;
 use graves::Graves;
 use libp2p_identity::PeerId;
 use std::{
@@ -70,7 +71,7 @@ pub struct Registry {
     learned_at: HashMap<PeerId, Duration>,
     by_place: BTreeMap<Place, PeerId>,
     /// Owners that have left or were evicted, oldest first, in an order that is the same on all replicas.
-    departed: BTreeSet<(u64, SignedHash, PeerId)>,
+    departed: BTreeSet<(u64, StatementId, PeerId)>,
     roots: [[u8; 16]; BUCKETS],
 }
 
@@ -98,17 +99,22 @@ impl Registry {
         if before.as_ref().is_some_and(|before| goes_back(entry.rank(), before.rank())) {
             return Learned::Backwards;
         }
-        let (hash, left) = (entry.hash(), entry.rank().lifecycle == Lifecycle::Left);
-        if !self.map.insert(entry) {
+        let (id, left) = (entry.id(), entry.rank().lifecycle == Lifecycle::Left);
+        let publication = entry.rank().publication();
+        if self.map.validate_op(&entry).is_err() {
             return Learned::Stale;
         }
+        self.map.apply(entry);
         if let Some(before) = &before {
-            self.toggle(place, before.hash());
-            self.departed.remove(&(before.issued_at_ms(), before.hash(), owner));
+            self.toggle(place, before.id());
+            self.departed.remove(&(before.issued_at_ms(), before.id(), owner));
         }
-        self.toggle(place, hash);
-        for refuted in &*self.accusations.refute(&owner) {
-            self.toggle(place, refuted.hash());
+        self.toggle(place, id);
+        // What was said of the very publication that stands here holds, whoever wrote that twice.
+        if left || before.as_ref().is_some_and(|before| publication != before.rank().publication()) {
+            for refuted in &*self.accusations.refute(&owner) {
+                self.toggle(place, refuted.id());
+            }
         }
         self.graves.open(place);
         self.by_place.insert(place, owner);
@@ -129,7 +135,7 @@ impl Registry {
         let Some(before) = self.accusations.insert(entry, accusation) else { return Learned::Stale };
         let place = Place::of(&subject);
         for changed in before.iter().chain(&*self.accusations.against(&subject)) {
-            self.toggle(place, changed.hash());
+            self.toggle(place, changed.id());
         }
         Learned::New
     }
@@ -138,7 +144,7 @@ impl Registry {
     /// Returns who was buried.
     pub fn depart(&mut self, owner: &PeerId) -> Vec<PeerId> {
         let Some(entry) = self.map.get(owner) else { return Vec::new() };
-        self.departed.insert((entry.issued_at_ms(), entry.hash(), *owner));
+        self.departed.insert((entry.issued_at_ms(), entry.id(), *owner));
         let mut buried = Vec::new();
         while self.departed.len() > DEPARTED_MAX
             && let Some((_, _, oldest)) = self.departed.first().copied()
@@ -171,14 +177,14 @@ impl Registry {
     fn bury(&mut self, owner: &PeerId) {
         let Some(entry) = self.map.remove(owner) else { return };
         let place = Place::of(owner);
-        self.toggle(place, entry.hash());
+        self.toggle(place, entry.id());
         for accusation in &*self.accusations.refute(owner) {
-            self.toggle(place, accusation.hash());
+            self.toggle(place, accusation.id());
         }
         for withdrawn in self.accusations.withdraw(owner) {
-            self.toggle(Place::of(&withdrawn.charge().subject), withdrawn.hash());
+            self.toggle(Place::of(&withdrawn.charge().subject), withdrawn.id());
         }
-        self.departed.remove(&(entry.issued_at_ms(), entry.hash(), *owner));
+        self.departed.remove(&(entry.issued_at_ms(), entry.id(), *owner));
         self.by_place.remove(&place);
         self.learned_at.remove(owner);
         self.graves.dig(&entry);
@@ -214,7 +220,7 @@ impl Registry {
     }
 
     /// All entries of the buckets in `mask` with their marks, ordered by place.
-    pub fn entries_in(&self, mask: u32) -> impl Iterator<Item = (Place, &Entry, SignedHash)> {
+    pub fn entries_in(&self, mask: u32) -> impl Iterator<Item = (Place, &Entry, StatementId)> {
         self.by_place
             .iter()
             .filter(move |(place, _)| mask & (1 << bucket_of(**place)) != 0)
@@ -223,12 +229,12 @@ impl Registry {
 
     /// The XOR of the hashes of the owner's entry and of the accusations against it.
     #[must_use]
-    pub fn mark(&self, owner: &PeerId) -> Option<SignedHash> {
-        let mut mark = self.map.get(owner)?.hash().0;
+    pub fn mark(&self, owner: &PeerId) -> Option<StatementId> {
+        let mut mark = self.map.get(owner)?.id().0;
         for accusation in &*self.accusations.against(owner) {
-            xor(&mut mark, &accusation.hash());
+            xor(&mut mark, &accusation.id());
         }
-        Some(SignedHash(mark))
+        Some(StatementId(mark))
     }
 
     /// All accusations against `subject`, by different accusers, about its newest entry.
@@ -264,7 +270,7 @@ impl Registry {
     #[must_use]
     pub fn has_departed(&self, owner: &PeerId) -> bool {
         let entry = self.map.get(owner);
-        entry.is_some_and(|entry| self.departed.contains(&(entry.issued_at_ms(), entry.hash(), *owner)))
+        entry.is_some_and(|entry| self.departed.contains(&(entry.issued_at_ms(), entry.id(), *owner)))
     }
 
     /// Number of tombstones.
@@ -278,7 +284,7 @@ impl Registry {
     pub fn root(&self) -> [u8; 16] {
         let mut root = [0; 16];
         for bucket in &self.roots {
-            xor(&mut root, &SignedHash(*bucket));
+            xor(&mut root, &StatementId(*bucket));
         }
         root
     }
@@ -296,7 +302,7 @@ impl Registry {
     }
 
     /// Adds a hash to its bucket's root, or takes it out again.
-    fn toggle(&mut self, place: Place, hash: SignedHash) {
+    fn toggle(&mut self, place: Place, hash: StatementId) {
         xor(&mut self.roots[bucket_of(place)], &hash);
     }
 }
@@ -305,7 +311,7 @@ fn goes_back(rank: Rank, known: Rank) -> bool {
     rank.epoch == known.epoch && rank.lifecycle < known.lifecycle && rank.version > known.version
 }
 
-fn xor(root: &mut [u8; 16], hash: &SignedHash) {
+fn xor(root: &mut [u8; 16], hash: &StatementId) {
     for (byte, other) in root.iter_mut().zip(hash.0) {
         *byte ^= other;
     }

@@ -178,7 +178,34 @@ fn of_many_accusers_all_replicas_keep_the_same() {
     // Its next word refutes them all.
     forwards.learn(entry(0, 1, Lifecycle::Serving, 4, &[]), NOW);
     assert!(forwards.accusations(&subject.owner()).is_empty());
-    assert_eq!(forwards.mark(&subject.owner()), Some(forwards.get(&subject.owner()).unwrap().hash()));
+    assert_eq!(forwards.mark(&subject.owner()), Some(forwards.get(&subject.owner()).unwrap().id()));
+}
+
+#[test]
+fn f7_only_a_later_publication_refutes() {
+    let mut twins = ["a", "b"].map(|model| entry(0, 1, Lifecycle::Serving, 3, &[model]));
+    twins.sort_by_key(Entry::id);
+    let [lesser, greater] = twins;
+    let owner = lesser.owner();
+    let charge = Charge { subject: owner, epoch: Epoch(1), version: 3, verdict: Verdict::Evict };
+    let accusation = Accusation::sign(&KEYS[1], &mesh(), charge, 1_000).unwrap();
+    let accuser = entry(1, 1, Lifecycle::Serving, 1, &[]);
+    let (mut forwards, mut backwards) = (Registry::default(), Registry::default());
+    for registry in [&mut forwards, &mut backwards] {
+        registry.learn(accuser.clone(), NOW);
+    }
+    assert_eq!(forwards.learn(lesser.clone(), NOW), Learned::New);
+    assert_eq!(forwards.accuse(accusation.clone()), Learned::New);
+    assert_eq!(forwards.learn(greater.clone(), NOW), Learned::New, "its owner has written one publication twice");
+    assert_eq!(forwards.accusations(&owner).len(), 1);
+    // The same in another order.
+    for twin in [greater, lesser] {
+        backwards.learn(twin, NOW);
+    }
+    backwards.accuse(accusation);
+    assert_eq!(forwards.root(), backwards.root());
+    forwards.learn(entry(0, 1, Lifecycle::Serving, 4, &[]), NOW);
+    assert!(forwards.accusations(&owner).is_empty());
 }
 
 #[test]
@@ -229,7 +256,7 @@ fn an_empty_and_a_refilled_root_agree() {
     assert_eq!(registry.root(), [0; 16]);
     registry.learn(entry(0, 1, Lifecycle::Join, 0, &[]), NOW);
     registry.learn(entry(0, 2, Lifecycle::Join, 0, &[]), NOW);
-    assert_eq!(registry.root(), entry(0, 2, Lifecycle::Join, 0, &[]).hash().0);
+    assert_eq!(registry.root(), entry(0, 2, Lifecycle::Join, 0, &[]).id().0);
 }
 
 fn view(entries: &[Entry], beliefs: &HashMap<PeerId, Belief>, now: Duration) -> View {

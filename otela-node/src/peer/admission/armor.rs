@@ -58,5 +58,5 @@ pub fn unarmor(kind: Kind, text: &str) -> Result<Signed, ArmorError> {
     }
     let line = text.lines().find_map(|line| line.trim().strip_prefix(tag)).ok_or(ArmorError::NotThere(tag))?;
     let bytes = STANDARD.decode(line.trim()).map_err(|_| ArmorError::Damaged(tag))?;
-    Signed::decode(&*bytes).map_err(|_| ArmorError::Damaged(tag))
+    Signed::read(&bytes).map_err(|_| ArmorError::Damaged(tag))
 }

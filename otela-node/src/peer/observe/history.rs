@@ -143,8 +143,8 @@ fn difference(old: &View, new: &View) -> Vec<PeerId> {
 }
 
 fn is_same(one: &Node, other: &Node) -> bool {
-    let accusations = |node: &Node| node.accusations.iter().map(Accusation::hash).collect::<Vec<_>>();
-    one.entry.hash() == other.entry.hash()
+    let accusations = |node: &Node| node.accusations.iter().map(Accusation::id).collect::<Vec<_>>();
+    one.entry.id() == other.entry.id()
         && one.belief == other.belief
         && one.provider == other.provider
         && (Arc::ptr_eq(&one.accusations, &other.accusations) || accusations(one) == accusations(other))
