@@ -128,6 +128,14 @@ fn usage_of(body: &Bytes) -> Option<Usage> {
     serde_json::Deserializer::from_slice(value).into_iter::<Usage>().next()?.ok()
 }
 
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if matches!(&self.kind, Kind::Events(events) if events.is_done()) {
+            self.account.ended(End::Complete);
+        }
+    }
+}
+
 type Polled = Poll<Option<Result<Frame<Bytes>, BrokeOff>>>;
 
 impl Body for Answer {

@@ -86,6 +86,37 @@ async fn p11b_a_client_that_closes_while_it_waits_stops_the_engine(way: Way) {
     assert!(mesh.metric("otela_ingress_requests_total{end=\"client_gone\"}").await >= 2.0);
 }
 
+#[tokio::test]
+async fn a_client_that_closes_after_the_last_event_has_got_all_of_it() {
+    let mut mesh = Mesh::ingress(&[]).await;
+    let log = mesh.scripted("m").await;
+    let end = async |end| mesh.metric(&format!("otela_ingress_requests_total{{end=\"{end}\"}}")).await;
+    const STOP: &str = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    // Read event by event, passed on as it comes, and of another dialect.
+    for (n, (route, tools, last)) in [
+        ("/v1/chat/completions", false, "data: [DONE]\n\n"),
+        ("/v1/chat/completions", true, "data: [DONE]\n\n"),
+        ("/v1/messages", false, STOP),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // The body has no end: the engine waits until its caller is gone.
+        let steps = [stream_of(&[EVENT, last]), vec![json!(["gone"])]].concat();
+        let mut body = scripted(steps);
+        body["max_tokens"] = 9.into();
+        if tools {
+            body["tools"] = json!([{"type": "function", "function": {"name": "f"}}]);
+        }
+        let mut client = raw(mesh.http, &post_bytes(route, &body)).await;
+        read_until(&mut client, last).await;
+        drop(client);
+        log.nth("gone", n + 1).await;
+        eventually("it is counted", async || (end("complete").await == n as f64 + 1.0).then_some(())).await;
+    }
+    assert_eq!(end("client_gone").await, 0.0);
+}
+
 async fn p11b_a_client_that_asked_for_100_continue_is_missed_too(way: Way) {
     let mut mesh = Mesh::by(way, &NOTHING_IS_WRITTEN).await;
     let log = mesh.scripted("m").await;

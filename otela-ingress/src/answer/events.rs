@@ -182,6 +182,16 @@ impl Events {
         .inspect(|_| self.keep_alive.as_mut().reset(Instant::now() + self.keep_alive_every))
     }
 
+    /// Whether the client has been handed all that matters, up to the event after which nothing comes. Many clients close
+    /// then, and do not wait for the end of the body.
+    pub(super) fn is_done(&self) -> bool {
+        let done = match &self.bytewise {
+            Bytewise::Raw(tap, out) => out.is_empty() && tap.is_done(),
+            Bytewise::Framed(framed) => framed.is_between() && framed.is_done(),
+        };
+        done && self.faults.seen().is_none()
+    }
+
     /// Whether something may be put in here.
     fn is_between(&self) -> bool {
         match &self.bytewise {
