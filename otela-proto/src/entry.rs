@@ -4,7 +4,10 @@
 //! owner's signature over it. [`Entry`] is such bytes after every check has passed; it can be made in two ways
 //! only, [`Entry::sign`] and [`Entry::open`], so an `Entry` in hand is always verified.
 
+mod carried;
+
 use crate::{
+    admission::{Membership, StatementError},
     id::{Epoch, MeshName, Session},
     lifecycle::Lifecycle,
     payload::{PAYLOAD_BYTES_MAX, Payload},
@@ -12,12 +15,10 @@ use crate::{
     sign::{Kind, check_age},
     wire::EntryBody,
 };
+use carried::Carried;
 use libp2p_identity::{Keypair, PeerId};
 use prost::Message;
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 pub use crate::sign::{CLOCK_SLACK, Fingerprint, Refusal, StatementId, TTL};
 
@@ -70,8 +71,8 @@ pub struct Entry {
     payload: Arc<Payload>,
     signed: Arc<[u8]>,
     id: StatementId,
-    /// The provider certificate in the payload, once somebody has asked for it; `None` if there is none.
-    certificate: Option<Arc<OnceLock<Result<ProviderCertificate, Unproven>>>>,
+    certificate: Carried<ProviderCertificate, Unproven>,
+    membership: Carried<Membership, StatementError>,
 }
 
 impl Entry {
@@ -101,7 +102,8 @@ impl Entry {
             owner,
             rank: draft.rank,
             issued_at_ms: draft.issued_at_ms,
-            certificate: unread(&draft.payload),
+            certificate: Carried::of(&draft.payload.provider_certificate),
+            membership: Carried::of(&draft.payload.membership),
             payload: Arc::new(draft.payload),
             signed: signed.encode_to_vec().into(),
             id,
@@ -141,7 +143,8 @@ impl Entry {
             owner,
             rank: Rank { epoch: Epoch(body.epoch), lifecycle, version: body.version },
             issued_at_ms: body.issued_at_ms,
-            certificate: unread(&payload),
+            certificate: Carried::of(&payload.provider_certificate),
+            membership: Carried::of(&payload.membership),
             payload: Arc::new(payload),
             signed: signed.into(),
             id,
@@ -182,20 +185,35 @@ impl Entry {
     /// clones of this entry. Whether it counts is another question.
     #[must_use]
     pub fn certificate(&self) -> Option<&Result<ProviderCertificate, Unproven>> {
-        let read = self.certificate.as_ref()?;
-        Some(read.get_or_init(|| ProviderCertificate::open(&self.payload.provider_certificate)))
+        self.certificate.get(|| ProviderCertificate::open(&self.payload.provider_certificate))
+    }
+
+    /// The membership of `mesh` that the owner shows, if it shows one: read, and its signature checked, once for all clones
+    /// of this entry. Whether it counts is what [`Rules::judge_owner`](crate::admission::Rules::judge_owner) tells.
+    #[must_use]
+    pub fn membership(&self, mesh: &MeshName) -> Option<&Result<Membership, StatementError>> {
+        self.membership.get(|| Membership::read(&self.payload.membership, mesh))
+    }
+
+    /// Makes [`Self::membership`] ready, as [`Self::check_certificate`] does for certificates.
+    pub fn check_membership(&self, mesh: &MeshName, known: impl FnOnce(&Fingerprint) -> bool) -> Option<Fingerprint> {
+        let bytes = &self.payload.membership;
+        let hash = Fingerprint::of(bytes);
+        let opened = self
+            .membership
+            .get(|| if known(&hash) { Membership::reread(bytes) } else { Membership::read(bytes, mesh) })?;
+        opened.is_ok().then_some(hash)
     }
 
     /// Makes [`Self::certificate`] ready, which costs as much as the check of the entry itself: for whoever takes
     /// entries from others, where nobody else has to wait for it. `known` tells whether a certificate's bytes, by their
     /// fingerprint, were found good before; then that is not found out again. Returns the fingerprint of a good one.
     pub fn check_certificate(&self, known: impl FnOnce(&Fingerprint) -> bool) -> Option<Fingerprint> {
-        let read = self.certificate.as_ref()?;
         let bytes = &self.payload.provider_certificate;
         let hash = Fingerprint::of(bytes);
-        let opened = read.get_or_init(|| {
-            if known(&hash) { ProviderCertificate::reopen(bytes) } else { ProviderCertificate::open(bytes) }
-        });
+        let opened = self
+            .certificate
+            .get(|| if known(&hash) { ProviderCertificate::reopen(bytes) } else { ProviderCertificate::open(bytes) })?;
         opened.is_ok().then_some(hash)
     }
 
@@ -223,10 +241,6 @@ impl Entry {
     pub fn refutes(&self, other: &Self) -> bool {
         self.rank.publication() > other.rank.publication()
     }
-}
-
-fn unread(payload: &Payload) -> Option<Arc<OnceLock<Result<ProviderCertificate, Unproven>>>> {
-    (!payload.provider_certificate.is_empty()).then(Arc::default)
 }
 
 #[cfg(test)]

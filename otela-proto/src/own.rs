@@ -157,6 +157,21 @@ impl Own {
         self.fits(&self.announced).inspect_err(|_| self.base.provider_certificate = before)
     }
 
+    /// Takes the membership to be shown from now on, encoded; an empty one is none.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`] if others would not take the entry with it. What was shown before stands.
+    pub fn set_membership(&mut self, membership: Vec<u8>) -> Result<(), Refusal> {
+        let before = std::mem::replace(&mut self.base.membership, membership);
+        self.fits(&self.announced).inspect_err(|_| self.base.membership = before)
+    }
+
+    /// The membership that is shown, encoded.
+    #[must_use]
+    pub fn membership(&self) -> &[u8] {
+        &self.base.membership
+    }
+
     /// From now on this session has left; what it was stays readable.
     pub fn leave(&mut self) {
         self.announced.lifecycle = Lifecycle::Left;

@@ -82,6 +82,10 @@ pub struct Payload {
     /// A scheduler's claim to be the one that acts.
     #[prost(message, optional, tag = "13")]
     pub claim: Option<Claim>,
+    /// An encoded [`Signed`](crate::wire::Signed) [`MembershipBody`](crate::wire::MembershipBody) of the owner; empty when
+    /// there is none. In a private mesh the entry counts only with it.
+    #[prost(bytes = "vec", tag = "14")]
+    pub membership: Vec<u8>,
 }
 
 /// Accelerators and host of a node.

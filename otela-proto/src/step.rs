@@ -1,6 +1,8 @@
 //! One step of a peer's core: what goes into it and what comes out.
 
-use crate::{accusation::Accusation, entry::Entry, id::MeshName, own::Announcement, payload::Role, wire::Say};
+use crate::{
+    accusation::Accusation, admission::Rules, entry::Entry, id::MeshName, own::Announcement, payload::Role, wire::Say,
+};
 use libp2p_identity::PeerId;
 use multiaddr::Multiaddr;
 use std::time::Duration;
@@ -88,6 +90,9 @@ pub enum Input {
     /// This peer shows this provider certificate from now on, encoded; an empty one is none. Refused like
     /// [`Input::Announce`].
     Certificate(Vec<u8>),
+    /// Whom the mesh admits from now on, and the membership, encoded, by which it admits this peer; an empty one is none.
+    /// What others say counts only as far as they are admitted.
+    Admission(Box<Rules>, Vec<u8>),
     /// This peer says this of itself from now on. One that is too large is refused by [`Output::Refused`].
     Announce(Box<Announcement>),
     /// Begin another session of this peer, in which it says this of itself.

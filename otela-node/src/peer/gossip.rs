@@ -22,6 +22,7 @@ use arc_swap::ArcSwap;
 use libp2p::{Multiaddr, PeerId, StreamProtocol, swarm::ConnectionId};
 use otela_proto::{
     accusation::Accusation,
+    admission::Rules,
     clock::{Now, millis},
     entry::{Entry, Refusal},
     id::{Epoch, Session},
@@ -370,10 +371,12 @@ impl Driver {
         self.input(Input::Addresses(addresses));
     }
 
-    /// Whose certificates count may have changed.
+    /// Whose certificates and whose entries count may have changed, and what we show.
     fn take_rules(&mut self) {
         self.rules.borrow_and_update();
-        self.view_stale |= self.core.revoke(&self.door.rules().revoked_keys);
+        let rules = Rules::clone(&self.door.rules());
+        self.input(Input::Admission(Box::new(rules), self.door.membership()));
+        self.input(Input::Tick);
     }
 
     fn input(&mut self, input: Input) {

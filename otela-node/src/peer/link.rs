@@ -84,14 +84,15 @@ pub(super) struct Reader {
     mesh: MeshName,
     events: mpsc::Sender<Event>,
     seen: Arc<Seen>,
-    /// Of provider certificates. Bytes that are good as one kind of statement say nothing as another.
+    /// Of provider certificates, and of memberships. Bytes that are good as one kind of statement say nothing as another.
     certificates: Arc<Seen>,
+    memberships: Arc<Seen>,
     metrics: PeerMetrics,
 }
 
 impl Reader {
     pub(super) fn new(mesh: MeshName, events: mpsc::Sender<Event>, metrics: PeerMetrics) -> Self {
-        Self { mesh, events, seen: Arc::default(), certificates: Arc::default(), metrics }
+        Self { mesh, events, seen: Arc::default(), certificates: Arc::default(), memberships: Arc::default(), metrics }
     }
 
     /// Reads until the stream ends or breaks the protocol.
@@ -139,6 +140,9 @@ impl Reader {
             let entry = if seen { Entry::reopen(bytes, now_ms) } else { Entry::open(bytes, &self.mesh, now_ms) }?;
             if let Some(good) = entry.check_certificate(|hash| self.certificates.contains(hash)) {
                 self.certificates.insert(good);
+            }
+            if let Some(good) = entry.check_membership(&self.mesh, |hash| self.memberships.contains(hash)) {
+                self.memberships.insert(good);
             }
             Ok(entry)
         });

@@ -1,7 +1,7 @@
 //! Whom a mesh admits.
 
 use super::{Hello, Membership, Refused, Release, StatementError, statement::BinaryDigest};
-use crate::{id::MeshName, wire::Signed};
+use crate::{entry::Entry, id::MeshName, wire::Signed};
 use libp2p_identity::PeerId;
 use semver::Version;
 use std::collections::BTreeSet;
@@ -104,6 +104,23 @@ impl Rules {
         }
         self.judge_release(credentials.release.as_ref(), now_ms)?;
         self.judge_membership(peer, credentials.membership.as_ref(), now_ms)
+    }
+
+    /// Decides whether what `owner` says of itself and of others counts, wherever it is heard: where only members are
+    /// admitted, with the membership that its entry carries, as on its own connections. What a binary shows is bound to a
+    /// connection and no part of this.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn judge_owner(&self, owner: &PeerId, entry: &Entry, now_ms: u64) -> Result<(), Refused> {
+        if self.revoked_peers.contains(owner) {
+            return Err(Refused::RevokedPeer);
+        }
+        if self.authorities.is_empty() {
+            return Ok(());
+        }
+        let membership = entry.membership(&self.mesh).map(|read| read.as_ref().map_err(|_| Refused::BadMembership));
+        self.judge_membership(owner, membership.transpose()?, now_ms)
     }
 
     fn judge_release(&self, release: Option<&Release>, now_ms: u64) -> Result<(), Refused> {

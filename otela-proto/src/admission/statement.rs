@@ -3,7 +3,7 @@
 use crate::{
     clock::millis,
     id::MeshName,
-    sign::{Kind, Refusal},
+    sign::{Kind, Refusal, Statement},
     wire::{MembershipBody, ReleaseBody, Signed},
 };
 use libp2p_identity::{Keypair, PeerId};
@@ -215,17 +215,31 @@ impl Membership {
     /// # Errors
     /// [`StatementError`].
     pub fn open(signed: &Signed, mesh: &MeshName) -> Result<Self, StatementError> {
-        let statement = MEMBERSHIP.take::<MembershipBody>(signed.clone())?;
-        let body = &statement.body;
+        Self::verified(&MEMBERSHIP.take(signed.clone())?, mesh)
+    }
+
+    /// As [`Self::open`], for the encoding of a [`Signed`].
+    pub(crate) fn read(bytes: &[u8], mesh: &MeshName) -> Result<Self, StatementError> {
+        Self::verified(&MEMBERSHIP.read(bytes)?, mesh)
+    }
+
+    /// As [`Self::read`], for bytes whose signature was found good for this mesh before.
+    pub(crate) fn reread(bytes: &[u8]) -> Result<Self, StatementError> {
+        Self::of(&MEMBERSHIP.read(bytes)?.body)
+    }
+
+    fn verified(statement: &Statement<MembershipBody>, mesh: &MeshName) -> Result<Self, StatementError> {
+        let membership = Self::of(&statement.body)?;
+        statement.verify(&membership.authority, Some(mesh))?;
+        Ok(membership)
+    }
+
+    fn of(body: &MembershipBody) -> Result<Self, StatementError> {
         if body.schema != SCHEMA {
             return Err(StatementError::Malformed);
         }
-        let authority = PeerId::from_bytes(&body.authority).map_err(|_| StatementError::Malformed)?;
-        statement.verify(&authority, Some(mesh))?;
-        Ok(Self {
-            member: PeerId::from_bytes(&body.member).map_err(|_| StatementError::Malformed)?,
-            validity: Validity { from_ms: body.from_ms, until_ms: body.until_ms },
-            authority,
-        })
+        let peer = |bytes: &[u8]| PeerId::from_bytes(bytes).map_err(|_| StatementError::Malformed);
+        let validity = Validity { from_ms: body.from_ms, until_ms: body.until_ms };
+        Ok(Self { member: peer(&body.member)?, validity, authority: peer(&body.authority)? })
     }
 }

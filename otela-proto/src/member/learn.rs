@@ -3,6 +3,7 @@
 use super::{Member, Output};
 use crate::{
     accusation::{Accusation, Charge, Verdict},
+    admission::Rules,
     clock::Now,
     entry::Entry,
     lifecycle::Lifecycle,
@@ -22,6 +23,12 @@ impl Member {
     pub(super) fn learn_entry(&mut self, entry: &Entry, from: Option<PeerId>, now: Now, out: &mut Vec<Output>) {
         let owner = entry.owner();
         if owner == self.me && self.overtaken_by(entry, now, out) {
+            return;
+        }
+        if owner != self.me
+            && let Err(refused) = self.rules.judge_owner(&owner, entry, now.wall_ms)
+        {
+            out.push(Output::Refused { from, reason: refused.reason() });
             return;
         }
         let before = self.registry.get(&owner).cloned();
@@ -46,6 +53,42 @@ impl Member {
                 if let Some(from) = from {
                     self.testify(entry, from, now, out);
                 }
+            }
+        }
+    }
+
+    /// Takes whom the mesh admits now, and what shows that it admits this peer.
+    pub(super) fn take_rules(&mut self, rules: Rules, membership: Vec<u8>, now: Now, out: &mut Vec<Output>) {
+        if self.rules != rules {
+            // Whose certificates count is part of what readers see.
+            let owners = self.registry.entries().map(|entry| Output::Changed(entry.owner()));
+            out.extend(owners.filter(|_| self.rules.revoked_keys != rules.revoked_keys));
+            self.rules = rules;
+            self.expel(now, out);
+        }
+        if self.own.membership() != membership {
+            match self.own.set_membership(membership) {
+                Ok(()) => self.publish_in_time(now, out),
+                Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
+            }
+        }
+    }
+
+    /// Lets go of what peers have said that are not admitted any more. They leave no tombstone: what they say counts again
+    /// as soon as they are.
+    pub(super) fn expel(&mut self, now: Now, out: &mut Vec<Output>) {
+        if self.rules.authorities.is_empty() && self.rules.revoked_peers.is_empty() {
+            return;
+        }
+        let is_out = |entry: &&Entry| {
+            let owner = entry.owner();
+            owner != self.me && self.rules.judge_owner(&owner, entry, now.wall_ms).is_err()
+        };
+        let expelled: Vec<_> = self.registry.entries().filter(is_out).map(Entry::owner).collect();
+        for owner in expelled {
+            for subject in self.registry.expel(&owner) {
+                self.liveness.unsettle(subject);
+                out.push(Output::Changed(subject));
             }
         }
     }

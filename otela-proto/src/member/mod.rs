@@ -12,6 +12,7 @@ pub use crate::step::{Input, NewSession, Output, Parcel, Settings};
 
 use crate::{
     accusation::Charge,
+    admission::Rules,
     clock::{Now, millis},
     entry::{Entry, RENEW_EVERY},
     gossip::{self, Gossip, Links},
@@ -27,10 +28,7 @@ use defend::Defence;
 use libp2p_identity::{Keypair, PeerId};
 use meet::Meetings;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 /// Entries past their time are looked for this often.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
@@ -50,8 +48,8 @@ pub struct Member {
     liveness: Liveness,
     defence: Defence,
     meetings: Meetings,
-    /// By what providers' certificates are judged.
-    providers: ProviderRules,
+    /// By what memberships and providers' certificates are judged.
+    rules: Rules,
     rng: SmallRng,
     renew_at: Duration,
     expire_at: Duration,
@@ -89,7 +87,7 @@ impl Member {
             liveness: Liveness::new(first_round),
             defence: Defence::default(),
             meetings: Meetings::new(now.mono),
-            providers: ProviderRules::new(settings.mesh.clone()),
+            rules: Rules::open(settings.mesh.clone()),
             rng,
             renew_at: now.mono + RENEW_EVERY,
             expire_at: now.mono + EXPIRE_EVERY,
@@ -138,6 +136,7 @@ impl Member {
                 Ok(()) => self.publish_in_time(now, out),
                 Err(refusal) => out.push(Output::Refused { from: None, reason: refusal.reason() }),
             },
+            Input::Admission(rules, membership) => self.take_rules(*rules, membership, now, out),
             Input::Announce(announcement) if self.own.has_said(&announcement) => {}
             Input::Announce(announcement) => match self.own.announce(*announcement) {
                 Ok(()) => self.publish_in_time(now, out),
@@ -170,6 +169,7 @@ impl Member {
                 self.publish(now, out);
             }
             // Our own entry must never be among them: it is renewed long before, unless the clock was set.
+            self.expel(now, out);
             for owner in self.registry.expire(now.wall_ms) {
                 self.liveness.unsettle(owner);
                 if owner == self.me {
@@ -321,19 +321,12 @@ impl Member {
         self.liveness.belief(peer)
     }
 
-    /// Certificates that these keys have signed do not count from now on. Returns whether that is new, so that readers
-    /// need another snapshot.
-    pub fn revoke(&mut self, keys: &BTreeSet<PeerId>) -> bool {
-        let is_new = self.providers.revoked_keys != *keys;
-        self.providers.revoked_keys.clone_from(keys);
-        is_new
-    }
-
     /// A snapshot for readers.
     #[must_use]
     pub fn view(&self, now: Now, generation: u64) -> View {
         let beliefs = self.liveness.beliefs();
-        View::build(&self.registry, beliefs, &self.providers, now, self.settings.retention, generation)
+        let providers = ProviderRules::from(&self.rules);
+        View::build(&self.registry, beliefs, &providers, now, self.settings.retention, generation)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A small mesh in virtual time, for what one rule does; whole schedules of faults are in `tests/simulation`.
 
+mod private;
+
 use super::*;
 use crate::{
     accusation::{Accusation, Verdict},

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    admission::Validity,
+    admission::{Rules, Validity},
     clock::Now,
     entry::{Draft, Entry, Rank},
     id::{Epoch, MeshName},
@@ -274,8 +274,14 @@ fn a_member_shows_its_certificate_renews_it_and_hears_of_revoked_keys() {
     assert!(matches!(out[..], [Output::Refused { from: None, reason: "too_large" }, ..]), "{out:?}");
     assert!(shown(&member).verified().is_some(), "what was shown before stands");
     let revoked = [*provider().key()].into();
-    assert!(member.revoke(&revoked));
-    assert!(!member.revoke(&revoked), "that is known");
+    let mut rules = Rules::open(mesh());
+    rules.revoked_keys = revoked;
+    out.clear();
+    member.handle(now, Input::Admission(Box::new(rules.clone()), Vec::new()), &mut out);
+    assert!(out.iter().any(|output| matches!(output, Output::Changed(_))), "readers look again: {out:?}");
+    out.clear();
+    member.handle(now, Input::Admission(Box::new(rules), Vec::new()), &mut out);
+    assert!(out.is_empty(), "that is known: {out:?}");
     assert_eq!(shown(&member), Provider::Unverified { claimed: Some(provider()), why: Unproven::RevokedKey });
 }
 

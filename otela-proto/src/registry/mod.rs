@@ -174,20 +174,35 @@ impl Registry {
         expired
     }
 
+    /// Lets go of the entry of `owner`, of what others say of it and of what it says of others. Returns of whom something
+    /// was let go.
+    pub fn expel(&mut self, owner: &PeerId) -> BTreeSet<PeerId> {
+        self.remove(owner).map(|(_, changed)| changed).unwrap_or_default()
+    }
+
     fn bury(&mut self, owner: &PeerId) {
-        let Some(entry) = self.map.remove(owner) else { return };
+        if let Some((entry, _)) = self.remove(owner) {
+            self.graves.dig(&entry);
+        }
+    }
+
+    fn remove(&mut self, owner: &PeerId) -> Option<(Entry, BTreeSet<PeerId>)> {
+        let entry = self.map.remove(owner)?;
+        let mut changed = BTreeSet::from([*owner]);
         let place = Place::of(owner);
         self.toggle(place, entry.id());
         for accusation in &*self.accusations.refute(owner) {
             self.toggle(place, accusation.id());
         }
         for withdrawn in self.accusations.withdraw(owner) {
-            self.toggle(Place::of(&withdrawn.charge().subject), withdrawn.id());
+            let subject = withdrawn.charge().subject;
+            self.toggle(Place::of(&subject), withdrawn.id());
+            changed.insert(subject);
         }
         self.departed.remove(&(entry.issued_at_ms(), entry.id(), *owner));
         self.by_place.remove(&place);
         self.learned_at.remove(owner);
-        self.graves.dig(&entry);
+        Some((entry, changed))
     }
 
     /// The newest entry of `owner`.

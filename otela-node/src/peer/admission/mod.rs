@@ -34,6 +34,7 @@ use libp2p::{
     swarm::ConnectionId,
 };
 use otela_proto::admission::{Credentials, Hello, NONCE_BYTES, Refused, Rules};
+use prost::Message;
 use roll::Roll;
 use shown::Shown;
 use std::{
@@ -149,6 +150,11 @@ impl Admission {
     /// What this peer shows, read.
     pub(super) fn shown(&self) -> Credentials {
         self.inner.shown.load().credentials.clone()
+    }
+
+    /// The membership that this peer shows, encoded; empty if it has none.
+    pub(super) fn membership(&self) -> Vec<u8> {
+        self.inner.shown.load().membership.as_ref().map(Message::encode_to_vec).unwrap_or_default()
     }
 
     /// What was refused, and by whom.
