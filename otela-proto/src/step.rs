@@ -69,6 +69,8 @@ pub enum Input {
     Failed(PeerId),
     /// This peer has answered a request.
     Served(PeerId),
+    /// Bytes have come from these peers lately, on whatever stream: they live, and the way to them works.
+    Traffic(Vec<PeerId>),
     /// A frame other than entries arrived.
     Say {
         /// From whom.

@@ -13,7 +13,7 @@ use super::{
     link::{Links, are_you_there},
     metrics::PeerMetrics,
     provider::ProviderSettings,
-    streams::Streams,
+    streams::{Streams, now_ms},
     swarm::Command,
     wanted::Wanted,
 };
@@ -141,6 +141,8 @@ pub(super) struct Driver {
     /// When this peer started, by the wall clock as it was when the view was built.
     view_started_ms: u64,
     want_at: Instant,
+    /// When it was last looked from whom something came.
+    listened_ms: u64,
     wanted: Wanted,
     skew: Option<Duration>,
     skew_warned: Option<Instant>,
@@ -203,6 +205,7 @@ impl Driver {
             view_stale: true,
             view_started_ms: 0,
             want_at: now,
+            listened_ms: now_ms(),
             wanted: Wanted::new(config, me),
             skew: None,
             skew_warned: None,
@@ -338,6 +341,7 @@ impl Driver {
     }
 
     fn on_tick(&mut self) {
+        self.listen();
         self.input(Input::Tick);
         if self.want_at <= Instant::now() {
             self.want_at = Instant::now() + WANT_EVERY;
@@ -345,6 +349,15 @@ impl Driver {
             let commands = &self.commands;
             self.wanted.tell(&view, &self.core.wanted_links(), joined, |command| commands.try_send(command).is_ok());
             self.watch_clock();
+        }
+    }
+
+    /// Tells the core of whom something came. A long answer says nothing to it otherwise, and on a busy machine an answer to
+    /// a probe may be late while tokens come all the time.
+    fn listen(&mut self) {
+        let heard = self.streams.heard_since(std::mem::replace(&mut self.listened_ms, now_ms()));
+        if !heard.is_empty() {
+            self.input(Input::Traffic(heard));
         }
     }
 

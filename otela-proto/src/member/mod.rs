@@ -118,6 +118,9 @@ impl Member {
             Input::Unreachable(peer) => self.detect(now, out, &mut charges, |l, ctx| l.not_reached(peer, ctx)),
             Input::Failed(peer) => self.detect(now, out, &mut charges, |l, ctx| l.failed(peer, ctx)),
             Input::Served(peer) => self.detect(now, out, &mut charges, |l, ctx| l.heard(peer, ctx)),
+            Input::Traffic(peers) => self.detect(now, out, &mut charges, |l, ctx| {
+                peers.into_iter().for_each(|peer| l.heard(peer, ctx));
+            }),
             Input::Say { from, say } => self.on_say(from, &say, now, out, &mut charges),
             Input::Entries { from, entries, accusations } => {
                 self.detect(now, out, &mut charges, |l, ctx| l.heard(from, ctx));

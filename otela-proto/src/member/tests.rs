@@ -1,6 +1,7 @@
 //! A small mesh in virtual time, for what one rule does; whole schedules of faults are in `tests/simulation`.
 
 mod private;
+mod traffic;
 
 use super::*;
 use crate::{

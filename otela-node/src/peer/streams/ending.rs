@@ -36,7 +36,7 @@ pub(super) struct Life {
 }
 
 /// Milliseconds since this was first asked for.
-pub(super) fn now_ms() -> u64 {
+pub(in crate::peer) fn now_ms() -> u64 {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     // Zero is for never.
     u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)

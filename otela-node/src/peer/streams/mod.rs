@@ -13,6 +13,7 @@ mod table;
 pub(super) use connection::Carrier;
 pub use connection::{Connection, Inbound, OpenError, Path};
 pub use ending::EndingIo;
+pub(super) use ending::now_ms;
 pub(super) use limit::CircuitLimit;
 pub(super) use table::{Relays, Streams};
 

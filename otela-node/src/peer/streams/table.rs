@@ -136,6 +136,14 @@ impl Streams {
         self.read().get(peer).is_some_and(|connections| connections.len() > 1)
     }
 
+    /// From whom something has come since `ms`, in milliseconds of [`now_ms`].
+    #[must_use]
+    pub(in crate::peer) fn heard_since(&self, ms: u64) -> Vec<PeerId> {
+        let is_heard =
+            |connections: &[Arc<Connection>]| connections.iter().any(|c| c.is_open() && !c.is_silent_since(ms));
+        self.read().iter().filter(|(_, connections)| is_heard(connections)).map(|(peer, _)| *peer).collect()
+    }
+
     /// One of the open connections to `peer`.
     #[must_use]
     pub(in crate::peer) fn get(&self, peer: &PeerId, id: ConnectionId) -> Option<Arc<Connection>> {
